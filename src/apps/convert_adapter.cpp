@@ -62,8 +62,8 @@ class MergedReader {
     const CheckpointIndex& index;
     const TensorReader& reader;
   };
-  MergedReader(const Model& base, const Model& adapter)
-      : base_(base), adapter_(adapter), merge_(adapter.index, adapter.reader) {}
+  MergedReader(const Model& base, const Model& adapter, AdapterMatrices& matrices)
+      : base_(base), adapter_(adapter), merge_(matrices) {}
 
   std::span<const std::byte> read(const std::string& name, std::size_t first, std::size_t last) {
     const TensorEntry& wanted = base_.index.tensors.at(name);
@@ -180,9 +180,10 @@ void merge_adapter(const AdapterFiles& files) {
   const int threads = threads_to_write(tensors, files.threads);
   CheckpointWriter writer(files.output, base.architecture, base.config_json, declarations_of(tensors),
                           tokenizer_of(base, base_reader));
+  AdapterMatrices matrices(adapter, adapter_reader);
   std::vector<MergedReader> readers;
   for (int i = 0; i < threads; ++i) {
-    readers.push_back(MergedReader({base, base_reader}, {adapter, adapter_reader}));
+    readers.push_back(MergedReader({base, base_reader}, {adapter, adapter_reader}, matrices));
   }
   ByteProgress progress("writing " + files.output, bytes_to_write(tensors));
   const auto read = [&](int thread, std::size_t tensor, std::size_t first, std::size_t last) {

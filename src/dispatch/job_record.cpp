@@ -61,10 +61,9 @@ void put(ByteWriter& out, const ShardLayout& layout) {
   out.put(layout.plan.layers);
   out.put(layout.plan.kv_heads);
   out.put(layout.plan.config.head_dim);
-  const auto is_gemm = [](const ShardTensor& tensor) { return tensor.role == TensorRole::kGemmWeight; };
-  put_size(out, static_cast<std::size_t>(std::ranges::count_if(layout.plan.tensors, is_gemm)));
+  put_size(out, static_cast<std::size_t>(std::ranges::count_if(layout.plan.tensors, &ShardTensor::is_multiplied)));
   for (const ShardTensor& tensor : layout.plan.tensors) {
-    if (!is_gemm(tensor)) continue;
+    if (!tensor.is_multiplied()) continue;
     out.put(tensor.rows);
     out.put(tensor.columns);
     put(out, tensor.type);
@@ -74,6 +73,8 @@ void put(ByteWriter& out, const ShardLayout& layout) {
   out.put_list(layout.uses);
   out.put_list(layout.over_before);
   out.put_list(layout.contents);
+  out.put_list(layout.adapter_pages);
+  out.put_list(std::span(layout.family ? &*layout.family : nullptr, layout.family ? 1 : 0));
 }
 
 ShardLayout get_layout(ByteReader& in, std::uint32_t version) {
@@ -103,6 +104,10 @@ ShardLayout get_layout(ByteReader& in, std::uint32_t version) {
   layout.uses = in.get_list<PageId>();
   layout.over_before = in.get_list<std::int64_t>();
   if (version > 3) layout.contents = in.get_list<Digest128>();
+  if (version > 4) layout.adapter_pages = in.get_list<PageId>();
+  const auto families = version > 4 ? in.get_list<Digest128>() : std::vector<Digest128>();
+  ensure(families.size() <= 1, "a layout is of several families");
+  if (!families.empty()) layout.family = families.front();
   ensure(layout.contents.empty() || layout.contents.size() == layout.used_bytes.size(),
          "a layout tells the contents of other pages");
   ensure(layout.link_bytes.empty() || std::ranges::equal(layout.link_bytes, layout.used_bytes, std::less_equal()),
@@ -111,6 +116,9 @@ ShardLayout get_layout(ByteReader& in, std::uint32_t version) {
   ensure(layout.page_bytes > 0 && !layout.uses.empty() && layout.uses.size() == layout.over_before.size() &&
              std::ranges::all_of(layout.uses, there),
          "a layout uses pages that it does not have");
+  ensure(std::ranges::all_of(layout.adapter_pages, there) &&
+             std::ranges::adjacent_find(layout.adapter_pages, std::greater_equal()) == layout.adapter_pages.end(),
+         "an adapter's pages are not there, or out of order");
   return layout;
 }
 

@@ -95,6 +95,13 @@ std::map<std::string, TensorSpec> specs_by_name(const ModelConfig& config) {
   return specs;
 }
 
+template <class Body>
+void naming_file(const std::string& path, const Body& body) try {
+  body();
+} catch (const ConfigError& error) {
+  throw ConfigError(fmt::format("{}: {}", path, error.what()));
+}
+
 void compare_shapes(const ModelConfig& wanted, const ModelConfig& found, Differences& differences) {
   if (wanted.architecture != found.architecture) {
     return differences.add(
@@ -147,6 +154,14 @@ TensorSpec lora_b_of(const TensorSpec& weight, std::size_t rank) {
           .shape = {out, rank}};
 }
 
+void refuse_adapter_ranks(const ModelConfig& config) {
+  if (config.adapter_ranks.empty()) return;
+  throw ConfigError(
+      fmt::format("the configuration has 'adapter_ranks' ('{}'), as a base beside its adapter alone has, "
+                  "which are two files",
+                  config.adapter_ranks.begin()->first));
+}
+
 bool is_adapter(const CheckpointIndex& index) { return configuration_of(index).contains(kKind); }
 
 std::string adapter_config_json(const ModelConfig& base) {
@@ -164,7 +179,9 @@ ModelConfig base_config_of(const CheckpointIndex& adapter) {
         fmt::format("{}: an adapter of another kind than \"lora\", or without its base's configuration", adapter.path));
   }
   try {
-    return ModelConfig::from_json(json[kBase].dump());
+    ModelConfig base = ModelConfig::from_json(json[kBase].dump());
+    refuse_adapter_ranks(base);
+    return base;
   } catch (const ConfigError& error) {
     throw ConfigError(fmt::format("{}: 'base': {}", adapter.path, error.what()));
   }
@@ -186,7 +203,9 @@ void check_adapter_fits(const CheckpointIndex& adapter, const CheckpointIndex& b
   check_adapter(adapter);
   if (is_adapter(base)) throw ConfigError(fmt::format("{}: an adapter, where a model is wanted", base.path));
   Differences differences;
-  compare_shapes(base_config_of(adapter), ModelConfig::from_json(base.config_json), differences);
+  const ModelConfig config = ModelConfig::from_json(base.config_json);
+  naming_file(base.path, [&] { refuse_adapter_ranks(config); });
+  compare_shapes(base_config_of(adapter), config, differences);
   differences.throw_if_any(base.path, fmt::format("the base of {}", adapter.path).c_str());
 }
 

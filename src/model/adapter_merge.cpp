@@ -31,14 +31,19 @@ double within_range(double value) {
 
 }  // namespace
 
-AdapterMerge::AdapterMerge(const CheckpointIndex& adapter, const TensorReader& adapter_reader)
-    : adapter_(adapter), reader_(adapter_reader) {}
-
 bool AdapterMerge::changes(const CheckpointIndex& adapter, const std::string& name) {
   return name.ends_with(".weight") && adapter.tensors.contains(LoraNames(name).a);
 }
 
-std::vector<float> AdapterMerge::read(const std::string& name) const {
+std::shared_ptr<const AdapterMatrices::OfTensor> AdapterMatrices::of(const TensorEntry& tensor) {
+  const std::lock_guard lock(mutex_);
+  std::weak_ptr<const OfTensor>& held = read_[tensor.name];
+  std::shared_ptr<const OfTensor> matrices = held.lock();
+  if (matrices == nullptr) held = matrices = std::make_shared<const OfTensor>(read(tensor));
+  return matrices;
+}
+
+std::vector<float> AdapterMatrices::read(const std::string& name) const {
   const TensorEntry& entry = adapter_.tensors.at(name);
   const std::size_t size = size_of(entry.dtype);
   std::vector<float> values(entry.bytes / size);
@@ -49,52 +54,59 @@ std::vector<float> AdapterMerge::read(const std::string& name) const {
   return values;
 }
 
-void AdapterMerge::prepare(const TensorEntry& tensor) {
-  if (prepared_ == tensor.name) return;
-  prepared_.clear();  // until all is there
+AdapterMatrices::OfTensor AdapterMatrices::read(const TensorEntry& tensor) const {
   const LoraNames names(tensor.name);
-  rank_ = adapter_.tensors.at(names.b).shape.back();
-  columns_ = tensor.shape.back();
   const float scale = read(names.scale).front();
   if (!std::isfinite(scale)) {
     throw ConfigError(fmt::format("{}: tensor '{}' is NaN or an infinity", adapter_.path, names.scale));
   }
-  scale_ = scale;
-  left_ = read(tensor.transposed ? names.a : names.b);
-  right_ = read(tensor.transposed ? names.b : names.a);
-  std::vector<float> turned(right_.size());  // [columns, rank] as [rank, columns]
-  for (std::size_t column = 0; column < columns_; ++column) {
-    for (std::size_t k = 0; k < rank_; ++k) turned[k * columns_ + column] = right_[column * rank_ + k];
+  OfTensor matrices{.rank = adapter_.tensors.at(names.b).shape.back(),
+                    .columns = tensor.shape.back(),
+                    .scale = scale,
+                    .left = read(tensor.transposed ? names.a : names.b),
+                    .right = {}};
+  const std::vector<float> right = read(tensor.transposed ? names.b : names.a);  // [columns, rank]
+  matrices.right.resize(right.size());
+  for (std::size_t column = 0; column < matrices.columns; ++column) {
+    for (std::size_t k = 0; k < matrices.rank; ++k) {
+      matrices.right[k * matrices.columns + column] = right[column * matrices.rank + k];
+    }
   }
-  right_ = std::move(turned);
-  sums_.resize(columns_);
-  line_.resize(columns_);
-  prepared_ = tensor.name;
+  return matrices;
 }
 
 void AdapterMerge::add_to(const TensorEntry& tensor, std::size_t first, std::span<std::byte> values) {
-  prepare(tensor);
+  if (name_ != tensor.name) {
+    name_.clear();
+    of_tensor_.reset();  // before others are read
+    of_tensor_ = matrices_.of(tensor);
+    name_ = tensor.name;
+  }
+  const std::size_t columns = of_tensor_->columns;
+  sums_.resize(columns);
+  line_.resize(columns);
   const std::size_t size = size_of(tensor.dtype), end = first + values.size() / size;
   for (std::size_t at = first; at < end;) {
-    const std::size_t column = at % columns_, count = std::min(columns_ - column, end - at);
-    add_to_line(tensor.dtype, at / columns_, column, values.subspan((at - first) * size, count * size));
+    const std::size_t column = at % columns, count = std::min(columns - column, end - at);
+    add_to_line(tensor.dtype, at / columns, column, values.subspan((at - first) * size, count * size));
     at += count;
   }
 }
 
 void AdapterMerge::add_to_line(DType dtype, std::size_t line, std::size_t column, std::span<std::byte> values) {
   const std::size_t size = size_of(dtype), count = values.size() / size;
+  const auto& [rank, columns, scale, left_lines, right_lines] = *of_tensor_;
   double* const sums = sums_.data();
   std::fill_n(sums, count, 0.0);
-  for (std::size_t k = 0; k < rank_; ++k) {
-    const double left = left_[line * rank_ + k];
-    const float* const right = right_.data() + k * columns_ + column;
+  for (std::size_t k = 0; k < rank; ++k) {
+    const double left = left_lines[line * rank + k];
+    const float* const right = right_lines.data() + k * columns + column;
     for (std::size_t i = 0; i < count; ++i) sums[i] += left * static_cast<double>(right[i]);
   }
   auto* const line_bytes = reinterpret_cast<std::byte*>(line_.data());
   convert_elements(values.data(), dtype, line_bytes, DType::kF32, count);
   for (std::size_t i = 0; i < count; ++i) {
-    const double merged = within_range(static_cast<double>(line_[i]) + scale_ * sums[i]);
+    const double merged = within_range(static_cast<double>(line_[i]) + scale * sums[i]);
     line_[i] = dtype == DType::kF32 ? static_cast<float>(merged) : rounded_to_odd(merged);
   }
   convert_elements(line_bytes, DType::kF32, values.data(), dtype, count);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "computron/base/error.h"
+#include "computron/model/adapter.h"
 #include "src/model/differences.h"
 #include "src/model/join.h"
 
@@ -83,8 +84,9 @@ class TensorComparison {
     compare_fused(stored);
   }
 
-  // All plain weights of matrix products have the dtype of the first.
+  // All plain weights of matrix products have the dtype of the first; what an adapter has whole has its own.
   void compare_dtype(const TensorEntry& stored) {
+    if (stored.in_second_file) return;
     if (first_ == nullptr) first_ = &stored;
     if (stored.dtype == first_->dtype) return;
     differences.add(fmt::format("{}: {} stored, but {} is {}", stored.name, name_of(stored.dtype), first_->name,
@@ -113,8 +115,9 @@ class TensorComparison {
   // What is multiplied as one is of one type.
   void compare_fused(const TensorEntry& stored) {
     const TensorEntry& other = *fused_.emplace(fused_name(stored.name), &stored).first->second;
-    const bool plain = is_plain(stored.dtype) && is_plain(other.dtype);  // compared with the first of all
-    if (plain) return;
+    const bool in_one_file = !stored.in_second_file && !other.in_second_file;
+    const bool compared = in_one_file && is_plain(stored.dtype) && is_plain(other.dtype);  // with the first of all
+    if (compared) return;
     const WeightType type = stored_weight_type(index_, stored.name);
     const WeightType of_other = stored_weight_type(index_, other.name);
     if (type == of_other) return;
@@ -135,6 +138,13 @@ class TensorComparison {
 }  // namespace
 
 void check_tensors(const ModelConfig& config, const CheckpointIndex& index) {
+  if (index.second_path.empty()) {
+    try {
+      refuse_adapter_ranks(config);
+    } catch (const ConfigError& error) {
+      throw ConfigError(fmt::format("{}: {}", index.path, error.what()));
+    }
+  }
   TensorComparison comparison(index);
   if (index.architecture != config.architecture) {
     comparison.differences.add(

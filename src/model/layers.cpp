@@ -149,7 +149,7 @@ Linear::Linear(const ShardLayout& layout, const std::string& prefix, Activation 
 
 void Linear::forward(Pass& pass, Activations x, Activations out, const Vector& bias) {
   const Vector added = bias_.present() ? own_bias(pass) : bias;
-  if (!adapter_.present()) return multiply_parts(pass, x, weight_, added, activation_, out);
+  if (!adapter_.changes(pass)) return multiply_parts(pass, x, weight_, added, activation_, out);
   const bool in_place = activation_ == Activation::kNone && out.dtype == DType::kF32;
   const Activations sum = in_place ? out : pass.work.fused(x.rows, this->out());
   multiply_parts(pass, x, weight_, added, Activation::kNone, sum);
@@ -192,7 +192,7 @@ void RowParallelLinear::multiply(Pass& pass, Activations x, int k_slice, Activat
   TensorRef& weight = weights_[static_cast<std::size_t>(k_slice)];
   if (k_slices() > 1) x = slice_of(pass, x, k_slice, weight.columns());
   multiply_parts(pass, x, weight, bias, Activation::kNone, out);
-  adapter(k_slice).add(pass, x, out);
+  if (adapter(k_slice).changes(pass)) adapter(k_slice).add(pass, x, out);
 }
 
 TokenEmbedding::TokenEmbedding(const ShardLayout& layout, int t)
@@ -320,10 +320,20 @@ BranchOutput SelfAttention::forward(Pass& pass, Activations x) {
   qkv_.forward(pass, x, qkv);
   norm_.forward(pass, shape_, qkv);
   if (rotated_ > 0) pass.ops.apply_rope(pass.stream, shape_, angles(pass, x.rows), qkv);
-  pass.ops.attention(pass.stream, shape_, qkv, pass.batch.sequences, pass.cache, layer_, sinks_.vector(pass.pages),
-                     mixed);
-  sinks_.release(pass.pages);
+  attend(pass, qkv, mixed);
   return output_.forward(pass, mixed);
+}
+
+void SelfAttention::attend(Pass& pass, Activations qkv, Activations mixed) const {
+  const std::span<const SequenceRows> sequences(pass.batch.sequences);
+  const Vector sinks = sinks_.vector(pass.pages);
+  const std::size_t own = pass.riders.empty() ? sequences.size() : pass.riders.front().first_sequence;
+  pass.ops.attention(pass.stream, shape_, qkv, sequences.first(own), pass.cache, layer_, sinks, mixed);
+  for (const Rider& rider : pass.riders) {
+    pass.ops.attention(pass.stream, shape_, qkv, sequences.subspan(rider.first_sequence, rider.sequences), *rider.cache,
+                       layer_, sinks, mixed);
+  }
+  sinks_.release(pass.pages);
 }
 
 Mlp::Mlp(const ShardLayout& layout, const std::string& prefix)

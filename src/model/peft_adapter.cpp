@@ -23,6 +23,9 @@ constexpr std::size_t kMaxAdapterConfigBytes = 4 << 20;
 constexpr std::string_view kOuterPrefix = "base_model.model.";  // PeftModel's, before the base's own names
 constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight";
 
+std::string a_of(const std::string& module) { return fmt::format("{}{}", module, kA); }
+std::string b_of(const std::string& module) { return fmt::format("{}{}", module, kB); }
+
 PeftConfig read_config(const ModelFolder& folder) try {
   return PeftConfig(folder.read("adapter_config.json", kMaxAdapterConfigBytes));
 } catch (const ConfigError& error) {
@@ -70,6 +73,7 @@ class PeftAdapter::Reading {
       if (takes_adapter(spec)) add_lora(spec, source);
       if (const std::string* name = find(source.name)) add_whole(spec, source, *name);
       check_copy(spec, source);
+      check_left_out(spec, source);
     }
     drop_tied_head();
     for (const auto& [plain, name] : names_) {
@@ -90,10 +94,10 @@ class PeftAdapter::Reading {
 
   void add_lora(const TensorSpec& spec, const SourceTensor& source) {
     const std::string module = source.name.substr(0, source.name.rfind('.'));
-    const std::string *a = find(module + std::string(kA)), *b = find(module + std::string(kB));
+    const std::string *a = find(a_of(module)), *b = find(b_of(module));
     if (a == nullptr && b == nullptr) return;
-    used_.insert(module + std::string(kA));
-    used_.insert(module + std::string(kB));
+    used_.insert(a_of(module));
+    used_.insert(b_of(module));
     if (a == nullptr || b == nullptr) {
       return differences_.add(fmt::format("'{}': missing", printable(module) + std::string(a == nullptr ? kA : kB)));
     }
@@ -112,6 +116,18 @@ class PeftAdapter::Reading {
     adapter_.tensors_.push_back({LoraNames(spec.name).scale, DType::kF32, {1}});
     adapter_.sources_.emplace_back(config_.scale_of(std::string(stored_module)));
     ++adapter_.modules_;
+  }
+
+  // What target_modules names and the file does not have would be computed as the base has it: such a file is not
+  // whole. Experts are modules in some versions of transformers and parts of one tensor in others, which have no
+  // adapter then. Of modules_to_save PEFT itself passes over those that the model does not have, under names that
+  // change with versions of transformers, so they say nothing.
+  void check_left_out(const TensorSpec& spec, const SourceTensor& source) {
+    const std::string module = source.name.substr(0, source.name.rfind('.'));
+    const bool left_out = takes_adapter(spec) && spec.name.find(".experts.") == std::string::npos &&
+                          find(source.name) == nullptr && !used_.contains(a_of(module)) && config_.targets(module);
+    if (!left_out) return;
+    differences_.add(fmt::format("'{}': missing, but target_modules has it", printable(a_of(module))));
   }
 
   // A tensor that was trained, and saved, whole.

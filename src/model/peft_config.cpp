@@ -91,6 +91,28 @@ void check_kind(const ordered_json& json) {
   }
 }
 
+// PEFT compares whole names, and ends of names behind a dot.
+bool is_named_by(const std::string& end, const std::string& module) {
+  if (!module.ends_with(end)) return false;
+  return module.size() == end.size() || module[module.size() - end.size() - 1] == '.';
+}
+
+bool names(const std::vector<std::string>& ends, const std::string& module) {
+  return std::ranges::any_of(ends, [&](const std::string& end) { return is_named_by(end, module); });
+}
+
+// Of a list; none where the key has something else.
+std::vector<std::string> names_of(const ordered_json& json, const char* key) {
+  std::vector<std::string> names;
+  const ordered_json given = json.value(key, ordered_json());
+  if (!given.is_array()) return names;
+  for (const ordered_json& name : given) {
+    if (!name.is_string() || name.get_ref<const std::string&>().empty()) refuse(key, given, "a list of modules' names");
+    names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
 // Also divided by any rank.
 constexpr double kLeast = 1e-30, kMost = 1e30;
 
@@ -161,6 +183,10 @@ PeftConfig::PeftConfig(const std::string& text) {
   };
   read("rank_pattern", rank, ranks_);
   read("alpha_pattern", positive, alphas_);
+  targets_ = names_of(json, "target_modules");
+  for (const char* some : {"exclude_modules", "layers_to_transform"}) {
+    if (switches_on(json.value(some, ordered_json()))) targets_.clear();
+  }
 }
 
 PeftConfig::~PeftConfig() = default;
@@ -174,6 +200,8 @@ double PeftConfig::value_of(const std::vector<Pattern>& patterns, const std::str
 std::size_t PeftConfig::rank_of(const std::string& module) const {
   return static_cast<std::size_t>(value_of(ranks_, module, rank_));
 }
+
+bool PeftConfig::targets(const std::string& module) const { return names(targets_, module); }
 
 float PeftConfig::scale_of(const std::string& module) const {
   const double alpha = value_of(alphas_, module, alpha_), rank = value_of(ranks_, module, rank_);

@@ -20,6 +20,9 @@ class PeftConfig {
   std::size_t rank_of(const std::string& module) const;
   // alpha / rank, or with rsLoRA alpha / sqrt(rank).
   float scale_of(const std::string& module) const;
+  // Whether the adapter changes the module, as far as target_modules, a list of names, says for certain: false where it
+  // is an expression, or other keys leave some of its modules out.
+  bool targets(const std::string& module) const;
 
  private:
   struct Pattern;
@@ -29,6 +32,7 @@ class PeftConfig {
   double rank_ = 8, alpha_ = 8;
   bool rank_stabilized_ = false;
   std::vector<Pattern> ranks_, alphas_;  // in the order of the file
+  std::vector<std::string> targets_;     // ends of modules' names
 };
 
 }  // namespace computron

@@ -64,11 +64,12 @@ class Layouter {
       // Variants of a model may have other embeddings, and the same layers in the same places of the pages behind them.
       if (embedding_open_ && !embeds(tensors[i])) base_.page = kNone;
       embedding_open_ = embeds(tensors[i]);
-      place(tensors[i], of_adapter(tensors[i]) ? adapter_ : base_);
+      place(tensors[i], tensors[i].of_adapter() ? adapter_ : base_);
     }
     for (TensorLayout& tensor : layout_.tensors) tensor.groups = group_panels(tensor.panels);
     find_ends_of_uses();
     find_releases();
+    number_tensors();
   }
 
  private:
@@ -134,10 +135,10 @@ class Layouter {
   }
 
   static bool embeds(const ShardTensor& tensor) { return tensor.name.starts_with("embedding."); }
-  static bool of_adapter(const ShardTensor& tensor) { return tensor.name.find(".lora_") != std::string::npos; }
 
   void begin_page(Filling& filling) {
     filling.page = layout_.pages();
+    if (&filling == &adapter_) layout_.adapter_pages.push_back(static_cast<PageId>(filling.page));
     layout_.used_bytes.push_back(0);
   }
 
@@ -181,6 +182,14 @@ class Layouter {
         if (i == 0 || !shares_operation_with_next(i - 1)) begin = panels[group.first].use;
         layout_.over_before.resize(panels[group.first + group.count - 1].use + 1, begin - 1);
       }
+    }
+  }
+
+  void number_tensors() {
+    int index = 0, place = 0;
+    for (const ShardTensor& tensor : layout_.plan.tensors) {
+      layout_.numbers.emplace(tensor.name, ShardLayout::TensorNumber{index++, place});
+      place += tensor.of_adapter() ? 0 : 1;
     }
   }
 

@@ -8,11 +8,8 @@ TensorRef::TensorRef(const ShardLayout& layout, int index) : layout_(&layout), i
 }
 
 TensorRef TensorRef::find(const ShardLayout& layout, const std::string& name) {
-  const auto& tensors = layout.plan.tensors;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].name == name) return {layout, static_cast<int>(i)};
-  }
-  return {};
+  const int index = layout.number_of(name).index;
+  return index < 0 ? TensorRef() : TensorRef(layout, index);
 }
 
 PanelGroup TensorRef::all_panels() const {

@@ -28,7 +28,7 @@ StageWork stage_work(const ShardLayout& layout) {
                  .receives = plan.stage > 0};
   for (const ShardTensor& tensor : plan.tensors) {
     const bool looked_up = tensor.name == "embedding.tokens.weight";  // and only a tied head multiplies with it
-    if (tensor.role != TensorRole::kGemmWeight || looked_up) continue;
+    if (!tensor.is_multiplied() || looked_up) continue;
     const double values = static_cast<double>(tensor.rows) * tensor.columns;
     const double bytes = tensor.type.bytes(tensor.rows, tensor.columns), share = plan.share_of_rows(tensor);
     work.weight_bytes += bytes;

@@ -29,14 +29,30 @@ void check_entry(const std::string& where, const ModelEntry& entry, std::set<std
     refuse(where, fmt::format("the model id '{}' is taken by an earlier entry", entry.id));
 }
 
+constexpr std::string_view kJoint = ".h5+";
+
+// Where BASE.h5+ADAPTER.h5 is joined; npos where it names one file. Names may have the joint in them, so files that are
+// there decide: the whole name's, else the first beginning's that is one; where none is, the first joint.
+std::size_t joint_of(const std::string& path) {
+  const auto is_file = [](const std::string& name) {
+    std::error_code error;
+    return std::filesystem::is_regular_file(name, error);
+  };
+  const std::size_t first = path.find(kJoint);
+  if (first == std::string::npos || is_file(path)) return std::string::npos;
+  for (std::size_t at = first; at != std::string::npos; at = path.find(kJoint, at + 1)) {
+    if (is_file(path.substr(0, at + kJoint.size() - 1))) return at;
+  }
+  return first;
+}
+
 ModelEntry parse_argument(const std::string& item) {
   const std::size_t equals = item.find('=');
   if (equals == std::string::npos) refuse(fmt::format("--model {}", shown(item)), "must be ID=FILE");
   ModelEntry entry;
   entry.id = item.substr(0, equals);
   entry.path = item.substr(equals + 1);
-  constexpr std::string_view kJoint = ".h5+";
-  const std::size_t joint = entry.path.find(kJoint);
+  const std::size_t joint = joint_of(entry.path);
   if (joint == std::string::npos) return entry;
   entry.adapter = entry.path.substr(joint + kJoint.size());
   entry.path.resize(joint + kJoint.size() - 1);

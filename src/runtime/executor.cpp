@@ -161,6 +161,7 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
       }) {
   for (const ShardLayout* layout : layouts_) {
     transformers_.emplace_back(*layout, mesh.t);
+    adapters_.emplace_back(*layout);
     geometries_.push_back(KvGeometry::make(*layout));
   }
   communicators_.all_reduce->before_abort([this] { compute_->drop_graphs(); });
@@ -182,7 +183,7 @@ void Executor::accept(const Step& step) {
   residency_.accept(step);
   if (!mesh_.last_stage()) return;
   for (const SequenceChunk& chunk : step.chunks) {
-    if (chunk.sampling && chunk.sampling->guide) guides_.want(step.model, chunk.sampling->guide);
+    if (chunk.sampling && chunk.sampling->guide) guides_.want(step.model_of(chunk), chunk.sampling->guide);
   }
 }
 
@@ -276,7 +277,7 @@ void Executor::add_sampling(const Step& step, Batch& batch) {
     if (found != sampling_.end()) found->second.append(chunk.start, chunk.tokens);
     row += chunk.output == SequenceChunk::kAll ? chunk.tokens.size() : chunk.output == SequenceChunk::kNone ? 0 : 1;
     if (found == sampling_.end() || chunk.output == SequenceChunk::kNone) continue;
-    if (found->second.params().guide) guide(step.model, found->second);
+    if (found->second.params().guide) guide(step.model_of(chunk), found->second);
     batch.sampling.resize(batch.output_rows.size());
     const auto position = chunk.start + static_cast<std::uint32_t>(chunk.tokens.size());
     batch.sampling[row - 1] = found->second.row(position, layouts_[step.model]->plan.k_slices * mesh_.shape.tp == 1);
@@ -297,10 +298,12 @@ void Executor::guide(ModelId model, SequenceSampling& sampling) {
   sampling.allow_tokens(*guide);
 }
 
-// A pass that only decodes comes again with other tokens and one more position, so it is worth a graph.
+// A pass that only decodes comes again with other tokens and one more position, so it is worth a graph. One with riders
+// has them in other places each time.
 bool Executor::is_decode(const Step& step) const {
-  return !layouts_[step.model]->plan.config.pools() &&
-         std::ranges::all_of(step.chunks, [](const SequenceChunk& chunk) { return chunk.tokens.size() == 1; });
+  return !layouts_[step.model]->plan.config.pools() && std::ranges::all_of(step.chunks, [](const SequenceChunk& chunk) {
+    return chunk.tokens.size() == 1 && !chunk.rider;
+  });
 }
 
 // No part of it may need the host, as sums over ranks and mixtures of experts do on some devices.
@@ -345,6 +348,45 @@ void Executor::launch(const Step& step, const Batch& batch, StepPages& pages, co
   if (compute_->graph_launches() > graphs_before) communicators_.all_reduce->watch_graph(*compute_);
 }
 
+KvCacheView Executor::cache_of(ModelId model) const {
+  const FramePool& pool = residency_.pool();
+  return geometries_[model].view(pool.base(), pool.frame_bytes(), residency_.state().cache(model));
+}
+
+// `list` points into the others.
+struct Executor::Riders {
+  std::vector<KvCacheView> caches;
+  std::vector<RiderPages> pages;
+  std::vector<Rider> list;
+};
+
+Executor::Riders Executor::riders_of(const Step& step) {
+  Riders riders;
+  const std::vector<ModelChunks> models = step.by_model();
+  riders.caches.reserve(models.size());
+  riders.pages.reserve(models.size());
+  int row = 0;
+  std::size_t sequence = 0;
+  for (const auto& [model, chunks] : models) {
+    int rows = 0;
+    for (const SequenceChunk& chunk : chunks) rows += static_cast<int>(chunk.tokens.size());
+    if (sequence > 0) {
+      ensure(model < layouts_.size() && layouts_[model]->plan.config.hidden == layouts_[step.model]->plan.config.hidden,
+             "a rider is no model of the pass's family");
+      riders.list.push_back({.row = row,
+                             .rows = rows,
+                             .first_sequence = sequence,
+                             .sequences = chunks.size(),
+                             .cache = &riders.caches.emplace_back(cache_of(model)),
+                             .adapter = adapters_[model].any() ? &adapters_[model] : nullptr,
+                             .pages = &riders.pages.emplace_back(residency_, model)});
+    }
+    row += rows;
+    sequence += chunks.size();
+  }
+  return riders;
+}
+
 // The order on the compute stream: receive from the stage before, the layers, send to the stage after. Pages are
 // released while the layers are enqueued, so refills may land in frames that this pass has left. When the stream has
 // been synchronized, no use of the step is in flight any more.
@@ -353,8 +395,7 @@ void Executor::run_pass(const Step& step, Report& report) {
   const Batch batch = make_batch(step);
   const std::optional<Batch> with_padding = padded(step, batch);
   const Batch& given = with_padding ? *with_padding : batch;
-  const KvCacheView cache = geometries_[step.model].view(residency_.pool().base(), residency_.pool().frame_bytes(),
-                                                         residency_.state().cache(step.model));
+  const KvCacheView cache = cache_of(step.model);
   const Activations hidden = work_->hidden(given.rows(), plan.config.hidden);
   const std::size_t count = static_cast<std::size_t>(hidden.rows) * hidden.columns;
   auto* values = reinterpret_cast<float*>(hidden.data);
@@ -365,7 +406,9 @@ void Executor::run_pass(const Step& step, Report& report) {
   StepPages pages(residency_, step);
   const std::unique_ptr<PageSource> wrapped =
       wrap_pages_ ? wrap_pages_(step, *layouts_[step.model], *compute_, pages) : nullptr;
-  Pass pass{*compute_, ops_, *communicators_.all_reduce, wrapped ? *wrapped : pages, *work_, given, cache, trace_};
+  const Riders riders = riders_of(step);
+  Pass pass{*compute_, ops_,       *communicators_.all_reduce, wrapped ? *wrapped : pages, *work_, given, cache,
+            trace_,    riders.list};
   Transformer& transformer = transformers_[step.model];
   const std::string arrays = transformer.begin_pass(pass, out.pointers());
   if (!mesh_.first_stage()) communicators_.transfer->receive(*compute_, values, count);

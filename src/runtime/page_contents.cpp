@@ -107,4 +107,21 @@ std::vector<Digest128> page_contents(const CheckpointIndex& index, const ShardLa
   return writer.digests();
 }
 
+std::optional<Digest128> family_digest(const ShardLayout& layout) {
+  ModelConfig config = layout.plan.config;
+  const auto of_head = [](const auto& adapted) { return adapted.first.starts_with("head."); };
+  if (layout.contents.empty() || config.experts > 0 || config.pools() ||
+      std::ranges::any_of(config.adapter_ranks, of_head)) {
+    return std::nullopt;
+  }
+  config.adapter_ranks.clear();
+  config.eos_tokens.clear();
+  ByteWriter out;
+  out.put_string(config.to_json());
+  for (PageId page = 0; page < layout.contents.size(); ++page) {
+    if (!std::ranges::binary_search(layout.adapter_pages, page)) out.put(layout.contents[page]);
+  }
+  return digest128(out.bytes());
+}
+
 }  // namespace computron

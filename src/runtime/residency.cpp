@@ -62,7 +62,7 @@ void Residency::begin(const Step& step) {
   }
   refills_.assign(plan.fetches.begin(), plan.fetches.end());
   place_until({step.id - 1, ReleasePoint::kEnd});
-  for (const SequenceChunk& chunk : step.chunks) state_.extend(step.model, chunk);
+  for (const SequenceChunk& chunk : step.chunks) state_.extend(step.model_of(chunk), chunk);
 }
 
 void Residency::place_until(ReleasePoint point) {
@@ -103,12 +103,20 @@ ResidentPage StepPages::acquire(PageUse use) {
   return is_there ? ResidentPage{page.data, nullptr} : page;
 }
 
-ResidentPage StepPages::fetched(PageUse use) const {
-  const PageId page = residency_.layouts_[step_.model]->uses[use];
-  const FrameId frame = residency_.state_.frame_of(step_.model, page);
+ResidentPage StepPages::fetched(PageUse use) const { return residency_.acquire(step_.model, use); }
+
+ResidentPage Residency::acquire(ModelId model, PageUse use) {
+  const PageId page = layouts_[model]->uses[use];
+  const FrameId frame = state_.frame_of(model, page);
   ensure(frame != kNoFrame, "step uses a page that has no frame");
-  const PageRef held = residency_.state_.shared().first({step_.model, page});
-  return {residency_.pool_.frame(frame), &residency_.swapper_.ready(held.model, held.page, frame)};
+  const PageRef held = state_.shared().first({model, page});
+  return {pool_.frame(frame), &swapper_.ready(held.model, held.page, frame)};
 }
+
+RiderPages::RiderPages(Residency& residency, ModelId model) : residency_(residency), model_(model) {
+  ensure(residency.state_.resident_pages(model) == residency.layouts_[model]->pages(), "a rider's page is not there");
+}
+
+ResidentPage RiderPages::acquire(PageUse use) { return residency_.acquire(model_, use); }
 
 }  // namespace computron

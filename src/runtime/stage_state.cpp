@@ -242,8 +242,10 @@ void StageState::extend(ModelId model, const SequenceChunk& chunk, std::span<con
 StateDigest StageState::digest_after(const Step& step) const {
   StateDigest digest = digest_;
   if (step.chunks.empty()) return digest;
-  digest.page_table = digest_of(page_tables_[step.model]);
-  digest.cache_list = digest_of(caches_[step.model]);
+  for (const ModelChunks& own : step.by_model()) {
+    digest.page_table = hash_tuple(digest.page_table, digest_of(page_tables_[own.model]));
+    digest.cache_list = hash_tuple(digest.cache_list, digest_of(caches_[own.model]));
+  }
   for (const SequenceChunk& chunk : step.chunks) {
     const SequenceState& s = sequence(chunk.sequence);
     digest.sequences ^= hash_tuple(chunk.sequence, s.model, s.length, s.history, digest_of(s.blocks));
@@ -322,7 +324,7 @@ void StageState::apply(const Step& step, int stage) {
   for (const SequenceId id : step.closed) close(id);
   for (const CacheChange& change : step.stages[stage].caches) change_cache(change);
   for (const Fetch& fetch : step.stages[stage].fetches) place(fetch);
-  for (const SequenceChunk& chunk : step.chunks) extend(step.model, chunk);
+  for (const SequenceChunk& chunk : step.chunks) extend(step.model_of(chunk), chunk);
 }
 
 }  // namespace computron

@@ -125,7 +125,7 @@ enum Part : std::uint8_t {
   kPatches = 128,
 };
 
-constexpr std::uint8_t kLongFactors = 128;  // in the byte of the output
+constexpr std::uint8_t kLongFactors = 128, kRider = 64;  // in the byte of the output
 
 std::uint8_t parts_of(const SequenceChunk& c, bool first_stage) {
   int parts = 0;
@@ -145,7 +145,8 @@ void put(ByteWriter& out, const SequenceChunk& c, const GuideTable& guides, bool
   out.put(parts);
   out.put(c.sequence);
   out.put(c.start);
-  out.put(static_cast<std::uint8_t>(c.output | (c.long_factors ? kLongFactors : 0)));
+  out.put(static_cast<std::uint8_t>(c.output | (c.long_factors ? kLongFactors : 0) | (c.rider ? kRider : 0)));
+  if (c.rider) out.put(*c.rider);
   (parts & kTokens) != 0 ? out.put_list(c.tokens) : out.put(c.tokens.front());
   if ((parts & kNewBlocks) != 0) out.put_list(c.new_blocks);
   if ((parts & kTop) != 0) out.put(c.top);
@@ -162,8 +163,9 @@ SequenceChunk get_chunk(ByteReader& in, const GuideTexts& guides) {
   c.sequence = in.get<SequenceId>();
   c.start = in.get<std::uint32_t>();
   const auto output = in.get<std::uint8_t>();
-  c.output = static_cast<SequenceChunk::Output>(output & ~kLongFactors);
+  c.output = static_cast<SequenceChunk::Output>(output & ~(kLongFactors | kRider));
   c.long_factors = (output & kLongFactors) != 0;
+  if ((output & kRider) != 0) c.rider = in.get<ModelId>();
   c.tokens = (parts & kTokens) != 0 ? in.get_list<TokenId>() : std::vector{in.get<TokenId>()};
   if ((parts & kNewBlocks) != 0) c.new_blocks = in.get_list<std::uint32_t>();
   if ((parts & kTop) != 0) c.top = in.get<std::uint8_t>();
@@ -251,6 +253,16 @@ std::size_t Step::encoded_values() const {
 int Step::rows() const {
   return std::accumulate(chunks.begin(), chunks.end(), 0,
                          [](int sum, const SequenceChunk& c) { return sum + static_cast<int>(c.tokens.size()); });
+}
+
+std::vector<ModelChunks> Step::by_model() const {
+  std::vector<ModelChunks> models;
+  for (std::size_t first = 0, end = 0; first < chunks.size(); first = end) {
+    const ModelId of = model_of(chunks[first]);
+    while (end < chunks.size() && model_of(chunks[end]) == of) ++end;
+    models.push_back({of, std::span(chunks).subspan(first, end - first)});
+  }
+  return models;
 }
 
 std::vector<std::byte> Step::encode(int stage) const {

@@ -70,12 +70,13 @@ int CacheAllocator::blocks_beside_others(ModelId model) const {
   return blocks;
 }
 
-int CacheAllocator::blocks_in_reach(ModelId model) const {
+int CacheAllocator::blocks_in_reach(ModelId model, std::optional<ModelId> beside) const {
   int blocks = std::numeric_limits<int>::max();
   for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
     const StagePool& pool = state_.pools[stage];
-    const int frames = pool.cache_frames(model) + pool.available(state_.agenda.evictable_for(model, stage));
-    blocks = std::min(blocks, cache(model, stage).blocks_in(frames));
+    const int reserved = beside ? frames_to_come(*beside, stage) : 0;
+    const int more = std::max(pool.available(state_.agenda.evictable_for(model, stage)) - reserved, 0);
+    blocks = std::min(blocks, cache(model, stage).blocks_in(pool.cache_frames(model) + more));
   }
   return blocks;
 }
@@ -130,6 +131,20 @@ bool CacheAllocator::allocate(ModelId model, int blocks) {
   trim(model);
   for (const ModelId other : *displaced) evict(other);
   place(model, blocks);
+  return true;
+}
+
+bool CacheAllocator::allocate_in_reach(ModelId model, int blocks) {
+  for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
+    const StagePool& pool = state_.pools[stage];
+    const int more = cache(model, stage).frames_for(blocks) - pool.cache_frames(model);
+    if (pool.offloaded(model) || more > pool.available(state_.agenda.evictable_for(model, stage))) return false;
+  }
+  state_.work.edit(model, [blocks](ModelWork& work) { work.set_blocks(blocks); });
+  for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
+    auto evictable = state_.agenda.evictable_for(model, stage);
+    state_.pools[stage].grow_cache(model, cache(model, stage).frames_for(blocks), evictable);
+  }
   return true;
 }
 

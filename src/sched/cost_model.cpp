@@ -28,7 +28,7 @@ CostModel::CostModel(const std::vector<std::vector<const ShardLayout*>>& layouts
 }
 
 void CostModel::add_products(const ShardPlan& plan, const ShardTensor& tensor, Shard& shard) {
-  if (tensor.role != TensorRole::kGemmWeight) return;
+  if (!tensor.is_multiplied()) return;
   const double share = plan.share_of_rows(tensor);
   shard.flops_per_row += 2.0 * tensor.rows * tensor.columns * share;
   if (share == 1) return;

@@ -26,9 +26,7 @@ const Request& ModelWork::oldest() const {
 
 std::size_t ModelWork::to_admit() const { return waiting_.size() + sequences_.count(State::kPreempted); }
 
-bool ModelWork::any_ready() const {
-  return sequences_.count(State::kPrefill) > 0 || sequences_.count(State::kDecoding) > 0;
-}
+std::size_t ModelWork::ready() const { return sequences_.count(State::kPrefill) + sequences_.count(State::kDecoding); }
 
 int ModelWork::blocks_expected(int sequences) const {
   const double ratio = sequences_.growth_ratio();
@@ -74,8 +72,9 @@ void ModelWork::admit_next(SequenceId id) {
 std::vector<ModelWork::Handle> ModelWork::begin_pass(const PassPlan& pass, StepId step, double now_s,
                                                      std::vector<SequenceChunk>& chunks) {
   std::vector<Handle> members;
+  const std::size_t first = chunks.size();
   members.reserve(pass.parts.size());
-  chunks.reserve(pass.parts.size());
+  chunks.reserve(first + pass.parts.size());
   for (const auto& [member, tokens] : pass.parts) {
     sequences_.next_chunk(member, tokens, chunks);
     members.push_back(member);
@@ -86,8 +85,8 @@ std::vector<ModelWork::Handle> ModelWork::begin_pass(const PassPlan& pass, StepI
     const int size = cache().block_tokens();
     if (sequence.request().may_reuse_prefix()) {
       sequences_.cache().cache_full_blocks(sequence.blocks(), sequence.tokens(),
-                                           static_cast<int>(chunks[i].start) / size, sequence.computed_tokens() / size,
-                                           sequence.request().prefix_root());
+                                           static_cast<int>(chunks[first + i].start) / size,
+                                           sequence.computed_tokens() / size, sequence.request().prefix_root());
     }
   }
   prompts_first_ = pass.prompt_rows == 0;

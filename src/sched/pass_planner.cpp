@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "computron/model/pass.h"
 
@@ -48,48 +49,72 @@ bool PassPlanner::admits(ModelId model) const {
   const bool first = state_.agenda.is_first(model);
   if (first && work.sequences().running() == 0) return true;
   const int peak = work.peak_with_next();
-  return peak <= caches_.blocks_beside_others(model) && (first || peak <= caches_.blocks_in_reach(model));
+  return peak <= caches_.blocks_beside_others(model) &&
+         (first || peak <= caches_.blocks_in_reach(model, family_before(model)));
+}
+
+// The first of the run order, if this is another model of its family.
+std::optional<ModelId> PassPlanner::family_before(ModelId model) const {
+  const ModelId first = state_.agenda.run_order().front();
+  return first != model && state_.may_share_pass(first, model) ? std::optional(first) : std::nullopt;
+}
+
+// Calls visit(model) for the model and the others of its family that have work, in the order in which they run.
+template <class Visit>
+void PassPlanner::visit_family(ModelId model, Visit&& visit) const {
+  if (state_.families[model] == SchedulerState::kAlone) return visit(model);
+  for (const ModelId other : state_.agenda.run_order().models()) {
+    if (state_.may_share_pass(model, other)) visit(other);
+  }
 }
 
 // Blocks of the cache may make the model exceed the pool that did not: fewer rows may have logits then.
 PassPlan PassPlanner::choose(ModelId model) {
-  const auto choose = [&](bool exceeds) {
-    const PassLimits limits = this->limits(model, exceeds);
-    PassPlan pass = state_.work.edit(model, [&limits](ModelWork& work) { return work.choose(limits); });
-    for (const SequenceId id : pass.released) state_.close(id);
-    return pass;
-  };
+  const int prompt_tokens = this->prompt_tokens(model);
+  const auto choose = [&](bool exceeds) { return this->choose(model, limits(model, exceeds, prompt_tokens)); };
   const bool exceeded = caches_.exceeds_pool(model, state_.work[model].cache().count());
   PassPlan pass = choose(exceeded);
   const bool too_many_rows = pass.logit_rows > Workspace::kLogitRows;
   return !exceeded && too_many_rows && caches_.exceeds_pool(model, pass.blocks) ? choose(true) : pass;
 }
 
+PassPlan PassPlanner::choose(ModelId model, const PassLimits& limits) {
+  PassPlan pass = state_.work.edit(model, [&limits](ModelWork& work) { return work.choose(limits); });
+  for (const SequenceId id : pass.released) state_.close(id);
+  return pass;
+}
+
 // A pass takes one micro-batch of as many as there are stages, so that all stages have work.
-PassLimits PassPlanner::limits(ModelId model, bool exceeds_pool) const {
+PassLimits PassPlanner::limits(ModelId model, bool exceeds_pool, int prompt_tokens) const {
   const bool first = state_.agenda.is_first(model), prefixes = state_.options.prefix_caching;
   const int beside_others = caches_.blocks_beside_others(model);
-  return {.micro_batches = static_cast<int>(state_.stages()),
-          .tokens = state_.options.max_batch_tokens,
-          .prompt_tokens = prompt_tokens(model),
-          // Beyond that many rows the head visits its pages again, and a page that rotates may be gone
-          // (shard_layout.h).
-          .logit_rows = exceeds_pool ? Workspace::kLogitRows : state_.options.max_batch_tokens,
-          .blocks = first ? beside_others : std::min(beside_others, caches_.blocks_in_reach(model)),
-          .spare_blocks = prefixes ? std::min(beside_others, caches_.blocks_in_free_frames(model)) : 0,
-          .may_preempt = first};
+  return {
+      .micro_batches = static_cast<int>(state_.stages()),
+      .tokens = state_.options.max_batch_tokens,
+      .prompt_tokens = prompt_tokens,
+      // Beyond that many rows the head visits its pages again, and a page that rotates may be gone
+      // (shard_layout.h).
+      .logit_rows = exceeds_pool ? Workspace::kLogitRows : state_.options.max_batch_tokens,
+      .blocks = first ? beside_others : std::min(beside_others, caches_.blocks_in_reach(model, family_before(model))),
+      .spare_blocks = prefixes ? std::min(beside_others, caches_.blocks_in_free_frames(model)) : 0,
+      .may_preempt = first};
 }
 
 // Passes that are in flight at once must take about equally long, or the stages wait for each other. So prompts are
 // spread over the passes that their answers will take; but a pass may always take twice as long as one that decodes
-// only, else it would be long until many sequences decode together.
+// only, else it would be long until many sequences decode together. Riders of the pass have their part of it.
 int PassPlanner::prompt_tokens(ModelId model) const {
   const auto stages = static_cast<int>(state_.stages()), most = state_.options.max_batch_tokens;
-  const ModelWork& work = state_.work[model];
-  const auto requests = static_cast<int>(work.to_admit()) + work.sequences().running();
-  const int together = std::min(requests, state_.options.max_seqs);
-  if (stages == 1 || together == 1) return most;
-  const Backlog backlog = work.backlog();
+  if (stages == 1) return most;
+  int together = 0;
+  Backlog backlog;
+  visit_family(model, [&](ModelId other) {
+    const ModelWork& work = state_.work[other];
+    const auto requests = static_cast<int>(work.to_admit()) + work.sequences().running();
+    together += std::min(requests, state_.options.max_seqs);
+    backlog += work.backlog();
+  });
+  if (together == 1) return most;
   const double passes = std::max(static_cast<double>(backlog.generated_tokens) / together, 1.0) * stages;
   const int level = static_cast<int>(std::min(std::ceil(backlog.prompt_tokens / passes), static_cast<double>(most)));
   const int decoding = ceil_div(together, stages);
@@ -103,12 +128,93 @@ int PassPlanner::prompt_tokens(ModelId model) const {
   return std::max(rows, 1);
 }
 
+// That the model, or another of its family, has rows in.
+int PassPlanner::passes_in_flight(ModelId model) const {
+  return static_cast<int>(std::ranges::count_if(state_.in_flight, [&](const StepInFlight& step) {
+    return step.rows > 0 && state_.may_share_pass(step.model, model);
+  }));
+}
+
 // Whether as many passes of the model are in flight as there are stages, and the sequences that are left are no whole
 // micro-batch: they wait for others to come back, else micro-batches would fall apart into ever smaller ones.
 bool PassPlanner::waits_for_micro_batch(ModelId model, const PassPlan& pass) const {
-  const auto passes = std::ranges::count_if(
-      state_.in_flight, [model](const StepInFlight& step) { return step.model == model && step.rows > 0; });
-  return !pass.full && passes >= std::ssize(state_.pools);
+  if (std::cmp_less(passes_in_flight(model), state_.stages())) return false;
+  if (state_.families[model] == SchedulerState::kAlone) return !pass.full;
+  return pass.rows < state_.options.max_batch_tokens && !is_whole_micro_batch(model);
+}
+
+// Of those of the family that a pass could take and those in flight, a p-th is not in flight.
+bool PassPlanner::is_whole_micro_batch(ModelId model) const {
+  std::size_t ready = 0, in_flight = 0;
+  visit_family(model, [&](ModelId other) {
+    const ModelWork& work = state_.work[other];
+    in_flight += work.in_flight();
+    if (!state_.misses_pages(other)) ready += work.ready() + work.to_admit();
+  });
+  return ready * state_.stages() >= ready + in_flight;
+}
+
+// --- Riders -----------------------------------------------------------------------------------------------------
+
+// Nobody before whom the first one waits for room. Those that are left wait for a whole micro-batch, too.
+std::vector<ModelId> PassPlanner::other_leads(double now_s) const {
+  const RunOrder& order = state_.agenda.run_order();
+  if (order.size() < 2 || !state_.agenda.policy().continuous_batching()) return {};
+  const ModelId first = order.front();
+  if (state_.families[first] == SchedulerState::kAlone || state_.work[first].any_ready()) return {};
+  if (std::cmp_greater_equal(passes_in_flight(first), state_.stages()) && !is_whole_micro_batch(first)) return {};
+  std::vector<ModelId> leads;
+  for (const ModelId model : order.models().subspan(1)) {
+    const ModelWork& work = state_.work[model];
+    const bool any = work.any_ready() || work.to_admit() > 0;
+    if (any && state_.may_share_pass(first, model) && prefetcher_.is_ready(model, now_s)) leads.push_back(model);
+  }
+  return leads;
+}
+
+std::vector<ModelId> PassPlanner::riders(ModelId lead, double now_s) const {
+  const RunOrder& order = state_.agenda.run_order();
+  const bool may = state_.families[lead] != SchedulerState::kAlone && state_.may_share_pass(order.front(), lead) &&
+                   state_.agenda.policy().continuous_batching() &&
+                   !caches_.exceeds_pool(lead, state_.work[lead].cache().count());
+  if (!may) return {};
+  const double wait_s = prefetcher_.wait_s(lead, now_s);
+  std::vector<ModelId> riders;
+  for (const ModelId model : order.models().subspan(order.place(lead) + 1)) {
+    if (!state_.may_share_pass(lead, model) || state_.misses_pages(model)) continue;
+    if (prefetcher_.wait_s(model, now_s) <= wait_s) riders.push_back(model);
+  }
+  return riders;
+}
+
+void PassPlanner::Room::take(const PassPlan& pass) {
+  sequences -= static_cast<int>(pass.parts.size());
+  tokens -= pass.rows;
+  prompt_tokens -= pass.prompt_rows;
+  logit_rows -= pass.logit_rows;
+}
+
+// A micro-batch is one of all of the family's sequences.
+PassPlanner::Room PassPlanner::room_beside(ModelId lead, const PassPlan& pass, std::span<const ModelId> riders) {
+  for (const ModelId rider : riders) admit(rider);
+  int running = 0;
+  visit_family(lead, [&](ModelId model) { running += state_.work[model].sequences().running(); });
+  Room room{.sequences = ceil_div(running, static_cast<int>(state_.stages())),
+            .tokens = state_.options.max_batch_tokens,
+            .prompt_tokens = prompt_tokens(lead),
+            .logit_rows = state_.options.max_batch_tokens};
+  room.take(pass);
+  return room;
+}
+
+std::optional<PassPlan> PassPlanner::plan_rider(ModelId model, const Room& room) {
+  if (!state_.work[model].any_ready()) return std::nullopt;
+  PassLimits limits = this->limits(model, /*exceeds_pool=*/false, std::max(room.prompt_tokens, 0));
+  limits.sequences = room.sequences;
+  limits.tokens = room.tokens;
+  limits.logit_rows = room.logit_rows;
+  PassPlan pass = choose(model, limits);
+  return pass.parts.empty() ? std::nullopt : std::optional(std::move(pass));
 }
 
 }  // namespace computron

@@ -48,13 +48,15 @@ Completion refusal(const Request& request, std::string message) {
 // On all stages: tokens are hashed once, and beforehand where that is worth it.
 void extend(SchedulerState& state, const Step& step) {
   const bool hash = state.stages() > 1 || std::cmp_greater(step.rows(), 2 * step.chunks.size());
-  std::vector<std::uint64_t> histories;
-  if (hash) histories = state.pools.front().state().histories(step.model, step.chunks);
-  std::span<const std::uint64_t> left = histories;
-  for (const SequenceChunk& chunk : step.chunks) {
-    const std::size_t tokens = hash ? chunk.tokens.size() : 0;
-    for (StagePool& pool : state.pools) pool.state().extend(step.model, chunk, left.first(tokens));
-    left = left.subspan(tokens);
+  for (const auto& [model, chunks] : step.by_model()) {
+    std::vector<std::uint64_t> histories;
+    if (hash) histories = state.pools.front().state().histories(model, chunks);
+    std::span<const std::uint64_t> left = histories;
+    for (const SequenceChunk& chunk : chunks) {
+      const std::size_t tokens = hash ? chunk.tokens.size() : 0;
+      for (StagePool& pool : state.pools) pool.state().extend(model, chunk, left.first(tokens));
+      left = left.subspan(tokens);
+    }
   }
 }
 
@@ -209,7 +211,12 @@ std::optional<PlannedStep> Scheduler::plan_pass(double now_s) {
     if (auto planned = plan_pass_of(*filler, now_s)) return planned;
   }
   const RunOrder& order = state_->agenda.run_order();
-  return order.empty() ? std::nullopt : plan_pass_of(order.front(), now_s);
+  if (order.empty()) return std::nullopt;
+  if (auto planned = plan_pass_of(order.front(), now_s)) return planned;
+  for (const ModelId other : passes_.other_leads(now_s)) {
+    if (auto planned = plan_pass_of(other, now_s)) return planned;
+  }
+  return std::nullopt;
 }
 
 std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, double now_s) {
@@ -220,23 +227,52 @@ std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, double now_s) 
   Step& step = planned.step;
   step.id = ++last_step_;
   step.model = model;
-  for (const auto& part : pass->parts) {
-    const Sequence& sequence = part.member->sequence();
-    if (!sequence.begun()) planned.begun.push_back(sequence.request().id);
-  }
-  std::vector<ModelWork::Handle> members =
-      state.work.edit(model, [&](ModelWork& work) { return work.begin_pass(*pass, step.id, now_s, step.chunks); });
+  std::vector<ModelWork::Handle> members = begin_pass(model, *pass, now_s, planned);
   const ModelWork& work = state.work[model];
   const bool again = work.sequences().totals().unfinished > 0 || work.to_admit() > 0;
   prefetcher_.fetch_missing(step.id, model, again, now_s);
   if (state.agenda.is_first(model)) activate(model, now_s, active_, prefetcher_);
   // All of it is there or on its way.
   if (!caches_.exceeds_pool(model, work.cache().count())) prefetcher_.forget_swap(model);
+  std::vector<StepInFlight::Rider> riders = add_riders(*pass, now_s, planned);
   const double end_s = std::max(state.computed_s(now_s) + state.costs.bottleneck_s(model, step.rows()),
                                 now_s + prefetcher_.wait_s(model, now_s));
-  state.in_flight.push_back({step.id, model, step.rows(), std::move(members), end_s});
+  state.in_flight.push_back({step.id, model, step.rows(), std::move(members), end_s, std::move(riders)});
   prefetcher_.prefetch(now_s);
   return planned;
+}
+
+std::vector<ModelWork::Handle> Scheduler::begin_pass(ModelId model, const PassPlan& pass, double now_s,
+                                                     PlannedStep& planned) {
+  Step& step = planned.step;
+  for (const auto& part : pass.parts) {
+    const Sequence& sequence = part.member->sequence();
+    if (!sequence.begun()) planned.begun.push_back(sequence.request().id);
+  }
+  return state_->work.edit(model, [&](ModelWork& work) { return work.begin_pass(pass, step.id, now_s, step.chunks); });
+}
+
+// What room a rider's cache takes may be pages of one that runs behind it, which then does not ride.
+std::vector<StepInFlight::Rider> Scheduler::add_riders(const PassPlan& lead, double now_s, PlannedStep& planned) {
+  SchedulerState& state = *state_;
+  Step& step = planned.step;
+  std::vector<StepInFlight::Rider> riders;
+  const std::vector<ModelId> models = passes_.riders(step.model, now_s);
+  if (models.empty()) return riders;
+  PassPlanner::Room room = passes_.room_beside(step.model, lead, models);
+  for (const ModelId model : models) {
+    if (room.is_full()) break;
+    if (state.misses_pages(model)) continue;
+    const std::optional<PassPlan> pass = passes_.plan_rider(model, room);
+    if (!pass || !caches_.allocate_in_reach(model, pass->blocks)) continue;
+    const std::size_t first = step.chunks.size();
+    riders.push_back({model, begin_pass(model, *pass, now_s, planned)});
+    for (SequenceChunk& chunk : std::span(step.chunks).subspan(first)) chunk.rider = model;
+    for (StagePool& pool : state.pools) pool.ride_along(step.id, model);
+    prefetcher_.forget_swap(model);
+    room.take(*pass);
+  }
+  return riders;
 }
 
 std::optional<PlannedStep> Scheduler::plan_fetch_step(double now_s) {
@@ -268,20 +304,26 @@ void Scheduler::completed(StepId step, PassResults results, double now_s, std::s
   const StepInFlight done = std::move(state.in_flight.front());
   state.in_flight.pop_front();
   prefetcher_.observe(done, times, now_s);
-  state.work.edit(done.model, [&](ModelWork& work) {
-    for (const ModelWork::Handle member : done.members) {
+  take_results(done.model, done.members, results, now_s);
+  for (const auto& [model, members] : done.riders) take_results(model, members, results, now_s);
+  ensure(results.rows.empty() && results.encoded.empty(), "more results than the step asked for");
+}
+
+void Scheduler::take_results(ModelId model, std::span<const ModelWork::Handle> members, PassResults& results,
+                             double now_s) {
+  state_->work.edit(model, [&](ModelWork& work) {
+    for (const ModelWork::Handle member : members) {
       const SequenceId id = member->sequence().id();
       const OpenRequests::Work open = OpenRequests::work_of(member->sequence().request());
       std::optional<Completion> completion = work.take_results(member, results, now_s);
       if (!completion) continue;
-      state.close(id);
-      open_.remove(done.model, open);
+      state_->close(id);
+      open_.remove(model, open);
       completion->finished_s = now_s;
       completions_.push_back(std::move(*completion));
     }
   });
-  count_anew(open_, *state_, done.model);
-  ensure(results.rows.empty() && results.encoded.empty(), "more results than the step asked for");
+  count_anew(open_, *state_, model);
 }
 
 }  // namespace computron

@@ -1,6 +1,7 @@
 #include "computron/sched/scheduler_state.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace computron {
@@ -31,12 +32,32 @@ StagePool pool_of(const std::vector<ModelShape>& models, std::size_t stage, cons
   return {std::move(layouts), options.frames, options.host_slots, pinned};
 }
 
+std::vector<int> families_of(const std::vector<ModelShape>& models) {
+  std::map<std::vector<Digest128>, std::vector<ModelId>> alike;
+  for (ModelId model = 0; model < models.size(); ++model) {
+    std::vector<Digest128> family;
+    for (const ShardLayout* layout : models[model].layouts) {
+      if (layout->family) family.push_back(*layout->family);
+    }
+    if (family.size() == models[model].layouts.size()) alike[family].push_back(model);
+  }
+  std::vector<int> families(models.size(), SchedulerState::kAlone);
+  int number = 0;
+  for (const auto& [family, members] : alike) {
+    if (members.size() < 2) continue;
+    for (const ModelId model : members) families[model] = number;
+    ++number;
+  }
+  return families;
+}
+
 }  // namespace
 
 SchedulerState::SchedulerState(std::vector<ModelShape> shapes, std::unique_ptr<Policy> policy,
                                const SchedulerOptions& of_job)
     : models(std::move(shapes)),
       options(of_job),
+      families(families_of(models)),
       agenda(models.size(), models.front().layouts.size(), std::move(policy)),
       costs(layouts_of(models), options.costs),
       work(work_of(models, options)) {

@@ -229,6 +229,15 @@ void StagePool::plan_pass(StepId step, ModelId model, Evictable& evictable, bool
   if (out_of_core && again) fetch_behind(step, model, rotation);
 }
 
+// Pages that the pass's own model has, too, are used by that alone.
+void StagePool::ride_along(StepId step, ModelId model) {
+  ensure(missing_pages(model) == 0, "a rider misses a page");
+  for (const FrameId frame : state_.page_table(model)) {
+    if (last_use_[frame].step < step) last_use_[frame] = {step, ReleasePoint::kEnd};
+  }
+  cache_use_[model] = {step, ReleasePoint::kEnd};
+}
+
 // Evicts a page that rotates: one whose use in this pass is over before `use` begins, or else the one whose use is
 // farthest.
 FrameId StagePool::find_rotating_frame(StepId step, ModelId model, PageUse use, Evictable& evictable,

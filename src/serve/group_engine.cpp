@@ -7,6 +7,18 @@
 
 namespace computron {
 
+namespace {
+
+std::vector<ModelId> riders_of(const Step& step) {
+  std::vector<ModelId> riders;
+  for (const ModelChunks& own : step.by_model()) {
+    if (own.model != step.model) riders.push_back(own.model);
+  }
+  return riders;
+}
+
+}  // namespace
+
 GroupEngine::GroupEngine(const Communicator& job, const RankGroup& group, bool names_group, const Scheduler& scheduler,
                          Metrics& metrics, StepWatch watch)
     : group_(group),
@@ -44,7 +56,8 @@ Step GroupEngine::send_now(PlannedStep planned) {
   Step& step = planned.step;
   collector_.expect(step, std::move(planned.expected));
   collector_.note_sent(step.id, sender_.send(step));
-  in_flight_.push_back({step.id, step.model, now_s(), step.predicted_s, !planned.swaps.empty(), !step.chunks.empty()});
+  in_flight_.push_back(
+      {step.id, step.model, now_s(), step.predicted_s, !planned.swaps.empty(), !step.chunks.empty(), riders_of(step)});
   return std::move(step);
 }
 
@@ -124,6 +137,11 @@ void GroupEngine::share_out_busy_time(RankTimes& times, const Report& report) {
   }
 }
 
+void GroupEngine::count_cache(ModelId model) {
+  const CacheUse& cache = scheduler_.cache_use(model);
+  metrics_of(model).cache = {cache.preemptions, cache.prefix_hit_tokens};
+}
+
 // What it took, when all ranks have reported it.
 void GroupEngine::count_reported(const InFlight& step, const std::vector<Report>& reports) {
   ModelMetrics& metrics = metrics_of(step.model);
@@ -133,8 +151,11 @@ void GroupEngine::count_reported(const InFlight& step, const std::vector<Report>
       std::all_of(reports.begin(), reports.end(), [](const Report& r) { return r.launched_as_graph; });
   metrics.steps.graphs += graph_launched ? 1 : 0;
   metrics.steps.total_s += now_s() - step.sent_s;
-  const CacheUse& cache = scheduler_.cache_use(step.model);
-  metrics.cache = {cache.preemptions, cache.prefix_hit_tokens};
+  count_cache(step.model);
+  for (const ModelId rider : step.riders) {
+    ++metrics_of(rider).steps.rides;
+    count_cache(rider);
+  }
   metrics.steps.compute_s.resize(static_cast<std::size_t>(group_.first_rank) + reports.size());
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     RankTimes& times = times_[rank];

@@ -70,6 +70,7 @@ Json steps_json(const StepMetrics& steps) {
   return {{"count", steps.count},
           {"passes", steps.passes},
           {"graphs", steps.graphs},
+          {"rides", steps.rides},
           {"mean_us", ratio(steps.total_s * 1e6, count)},
           {"overhead_us", ratio(steps.overhead_s * 1e6, count)},
           {"compute_s", busiest(steps.compute_s)}};
@@ -193,6 +194,7 @@ void merge(StepMetrics& to, const StepMetrics& from) {
   to.count += from.count;
   to.passes += from.passes;
   to.graphs += from.graphs;
+  to.rides += from.rides;
   to.total_s += from.total_s;
   to.overhead_s += from.overhead_s;
   to.compute_s.resize(std::max(to.compute_s.size(), from.compute_s.size()));

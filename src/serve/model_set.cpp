@@ -199,13 +199,16 @@ void ModelSet::make_layouts(const Cuts& cuts, const std::vector<JobGroup>& group
   }
 }
 
-// Rank 0 knows all stages, the others need their own.
+// Rank 0 knows all stages, the others need their own. Only adapters have riders: devices that compute none need not
+// know of them.
 void ModelSet::tell_contents(bool of_all_stages) {
+  const bool adapters = std::ranges::any_of(models_, [](const Model& m) { return !m.config.adapter_ranks.empty(); });
   for (auto& [cut, stages] : layouts_) {
     const CheckpointIndex& index = models_[std::get<ModelId>(cut)].index;
     for (std::size_t stage = 0; stage < stages.size(); ++stage) {
       if (!of_all_stages && stage != stage_) continue;
       stages[stage].contents = page_contents(index, stages[stage], stages[stage].plan.mesh.tp);
+      if (adapters) stages[stage].family = family_digest(stages[stage]);
     }
   }
 }

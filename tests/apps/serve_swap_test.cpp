@@ -215,7 +215,7 @@ TEST_P(Metrics, HaveTheKeysPeopleRelyOn) {
       {"swaps",
        {"count", "pages", "bytes", "busy_s", "exposed_s", "gb_per_s_per_rank", "link_fraction", "verified",
         "refetched"}},
-      {"steps", {"count", "passes", "graphs", "mean_us", "overhead_us", "compute_s"}}};
+      {"steps", {"count", "passes", "graphs", "rides", "mean_us", "overhead_us", "compute_s"}}};
   EXPECT_TRUE(metrics.contains("wall_s") && metrics.contains("device"));
   for (const auto& [group, names] : keys) {
     for (const auto& name : names) {

@@ -125,22 +125,32 @@ RecordHeader with_plain_types(RecordHeader header) {
   return header;
 }
 
-// Up to version 3 a layout does not tell what its pages hold: the length of that list is not there.
+// Up to version 3 a layout does not tell what its pages hold, nor its family: the lengths of three lists are not
+// there.
 std::vector<std::byte> without_contents(const RecordHeader& header) {
   RecordHeader telling = header;
   telling.layouts[0].contents.resize(telling.layouts[0].used_bytes.size());
   std::vector<std::byte> bytes = encode(header);
   const auto length = std::ranges::mismatch(bytes, encode(telling)).in1;
-  bytes.erase(length, length + sizeof(std::uint32_t));
+  bytes.erase(length, length + 3 * sizeof(std::uint32_t));
   return bytes;
 }
 
-TEST(JobRecord, LayoutsTellWhatTheirPagesHold) {
+TEST(JobRecord, LayoutsTellWhatTheirPagesHoldAndTheirFamily) {
   RecordHeader header = some_header();
+  header.layouts[0].family = digest128({});
+  header.layouts[0].adapter_pages = {0, 2};
+  EXPECT_EQ(decode_header(encode(header)).layouts[0].family, header.layouts[0].family);
+  EXPECT_EQ(decode_header(encode(header)).layouts[0].adapter_pages, header.layouts[0].adapter_pages);
   for (std::size_t page = 0; page < header.layouts[0].used_bytes.size(); ++page) {
     header.layouts[0].contents.push_back(digest128(std::as_bytes(std::span(&page, 1))));
   }
   EXPECT_EQ(decode_header(encode(header)).layouts[0].contents, header.layouts[0].contents);
+  for (const std::vector<PageId>& wrong : {std::vector<PageId>{0, 3}, {2, 0}, {1, 1}}) {
+    RecordHeader of_wrong = header;
+    of_wrong.layouts[0].adapter_pages = wrong;
+    EXPECT_THROW(decode_header(encode(of_wrong)), Error);
+  }
   header.layouts[0].contents.pop_back();
   EXPECT_THROW(decode_header(encode(header)), Error);
 }

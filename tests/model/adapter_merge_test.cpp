@@ -43,12 +43,13 @@ class AdapterMergeTest : public testing::Test {
                                     bool transposed = false, std::size_t first = 0) const {
     const CheckpointIndex index = read_checkpoint_index(path_);
     const TensorReader reader(index);
+    AdapterMatrices matrices(index, reader);
     TensorEntry weight;
     weight.name = "m.weight";
     weight.dtype = DType::kBF16;
     weight.shape = shape;
     weight.transposed = transposed;
-    AdapterMerge(index, reader).add_to(weight, first, std::as_writable_bytes(std::span(values)));
+    AdapterMerge(matrices).add_to(weight, first, std::as_writable_bytes(std::span(values)));
     return values;
   }
 
@@ -75,6 +76,23 @@ TEST_F(AdapterMergeTest, APieceIsWhatItIsOfTheWhole) {
   }
   EXPECT_EQ(f32_from_bf16(whole[0]), 0.5f * (7 * 1 + 8 * 2));
   EXPECT_EQ(f32_from_bf16(whole[5]), 0.5f * (9 * 5 + 10 * 6));
+}
+
+// However many threads merge into a tensor; no longer than they do.
+TEST_F(AdapterMergeTest, MatricesAreThereOnceWhileTheyAreUsed) {
+  write({1, 2, 3, 4, 5, 6}, {7, 8, 9, 10}, 0.5f);
+  const CheckpointIndex index = read_checkpoint_index(path_);
+  const TensorReader reader(index);
+  AdapterMatrices matrices(index, reader);
+  TensorEntry weight;
+  weight.name = "m.weight";
+  weight.shape = {2, 3};
+  auto mine = matrices.of(weight);
+  EXPECT_EQ(matrices.of(weight), mine);
+  const std::weak_ptr<const AdapterMatrices::OfTensor> watched = mine;
+  mine.reset();
+  EXPECT_TRUE(watched.expired());
+  EXPECT_EQ(matrices.of(weight)->right, (std::vector<float>{1, 3, 5, 2, 4, 6}));
 }
 
 TEST_F(AdapterMergeTest, WhatIsTooLargeBecomesTheLargestNumber) {

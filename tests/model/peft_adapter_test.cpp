@@ -18,11 +18,12 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
-std::string config(const std::string& more = "") {
+std::string config(const std::string& more = "", const std::string& targets = R"(["q_proj"])") {
   return R"({"peft_type": "LORA", "r": 2, "lora_alpha": 8, "task_type": "CAUSAL_LM", "lora_dropout": 0.1,
-      "megatron_core": "megatron.core", "bias": "none", "target_modules": ["q_proj"], "use_dora": false)" +
-         more + "}";
+      "megatron_core": "megatron.core", "bias": "none", "use_dora": false, "target_modules": )" +
+         targets + more + "}";
 }
 
 std::string refusal_of_config(const std::string& text) {
@@ -75,6 +76,20 @@ TEST(PeftConfig, RefusesByNameWhatItDoesNotCompute) {
   EXPECT_EQ(refusal_of_config(config(R"(, "init_lora_weights": "gaussian", "modules_to_save": ["norm"])")), "");
 }
 
+// As PEFT: a whole name, or the end of one behind a dot. An expression, or another key, may leave modules out.
+TEST(PeftConfig, KnowsTheModulesThatAListNames) {
+  const PeftConfig named(config("", R"(["q_proj", "mlp.up"])"));
+  EXPECT_TRUE(named.targets("model.layers.3.self_attn.q_proj"));
+  EXPECT_TRUE(named.targets("q_proj"));
+  EXPECT_TRUE(named.targets("layers.1.mlp.up"));
+  EXPECT_FALSE(named.targets("layers.1.eq_proj"));
+  EXPECT_FALSE(named.targets("layers.1.up"));
+  EXPECT_FALSE(PeftConfig(config("", R"(".*q_proj")")).targets("q_proj"));
+  EXPECT_FALSE(PeftConfig(config(R"(, "layers_to_transform": [1])")).targets("q_proj"));
+  EXPECT_FALSE(PeftConfig(config(R"(, "exclude_modules": ["a"])")).targets("q_proj"));
+  EXPECT_THAT(refusal_of_config(config("", "[3]")), HasSubstr("'target_modules' is [3]"));
+}
+
 // Whose steps would never end.
 TEST(PeftConfig, AnEndlessPatternIsRefused) {
   const PeftConfig read(config(R"(, "rank_pattern": {"((a|a?)+)+b": 3})"));
@@ -91,13 +106,14 @@ class PeftAdapterTest : public testing::Test {
     const auto* info = testing::UnitTest::GetInstance()->current_test_info();
     folder_ = std::filesystem::temp_directory_path() /
               (std::string("computron_") + info->name() + "_" + std::to_string(getpid()));
-    write_text(path() + "/adapter_config.json", config());
+    set_config(config("", "[]"));
     base_.path = "base.h5";
     base_.architecture = "llama";
     set_base(kLlama);
   }
   ~PeftAdapterTest() override { std::filesystem::remove_all(folder_); }
 
+  void set_config(const std::string& text) const { write_text(path() + "/adapter_config.json", text); }
   void set_base(const char* hf_config) { base_.config_json = ModelConfig::from_hf_json(hf_config).to_json(); }
 
   std::string path() const { return folder_.string(); }
@@ -180,6 +196,17 @@ TEST_F(PeftAdapterTest, TensorsThatWereSavedWholeStandForTheBases) {
 TEST_F(PeftAdapterTest, RefusesByNameWhatTheBaseHasNot) {
   add_lora("model.layers.1.self_attn.q_proj", 8, 8);
   EXPECT_THAT(refusal(), AllOf(HasSubstr("layers.1.self_attn.q_proj.lora_A.weight"), HasSubstr("no linear layer")));
+}
+
+// Which would be computed as the base has it.
+TEST_F(PeftAdapterTest, RefusesAFileWithoutAModuleThatItsConfigurationNames) {
+  set_config(config("", R"(["q_proj", "k_proj", "w7"])"));
+  add_lora("model.layers.0.self_attn.k_proj", 4, 8);
+  EXPECT_THAT(refusal(),
+              AllOf(HasSubstr("layers.0.self_attn.q_proj.lora_A.weight': missing, but target_modules has it"),
+                    Not(HasSubstr("k_proj")), Not(HasSubstr("v_proj"))));
+  add("model.layers.0.self_attn.q_proj.weight", {8, 8});  // saved whole
+  EXPECT_EQ(refusal(), "");
 }
 
 TEST_F(PeftAdapterTest, RefusesOtherShapesAndRanks) {

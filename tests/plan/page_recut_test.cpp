@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <span>
 
+#include "computron/base/digest.h"
 #include "tests/plan/virtual_job.h"
 
 namespace computron::test {
@@ -66,6 +68,31 @@ TEST(Recut, LinkBytesGoWithTheBytes) {
     const ShardLayout cut = recut(layout, page_bytes);
     EXPECT_EQ(cut.total_link_bytes(), 193u) << page_bytes;
     for (PageId page = 0; page < cut.used_bytes.size(); ++page) EXPECT_LE(cut.link_bytes[page], cut.used_bytes[page]);
+  }
+}
+
+// Whatever adapter there is in between, and how much of it.
+TEST(Recut, ABasesPagesAreTheSameWithAnyAdapter) {
+  ShardLayout base = tied();
+  for (std::uint64_t page = 0; page < 4; ++page) base.contents.push_back(digest128(std::as_bytes(std::span(&page, 1))));
+  ShardLayout both = base;  // page 1 is the adapter's
+  both.used_bytes.insert(both.used_bytes.begin() + 1, 70);
+  both.contents.insert(both.contents.begin() + 1, digest128({}));
+  both.adapter_pages = {1};
+  both.uses = {0, 1, 2, 1, 3, 4, 0};
+  both.over_before = {-1, 0, 1, 2, 3, 4, 5};
+  for (const std::size_t page_bytes : {7, 50, 64, 100, 200, 1000}) {
+    const ShardLayout of_base = recut(base, page_bytes), of_both = recut(both, page_bytes);
+    const std::size_t pages = of_base.used_bytes.size();
+    EXPECT_EQ(of_both.total_used_bytes(), 430u);
+    ASSERT_EQ(of_both.used_bytes.size(), pages + (70 + page_bytes - 1) / page_bytes);
+    for (std::size_t page = 0; page < pages; ++page) {
+      EXPECT_EQ(of_both.used_bytes[page], of_base.used_bytes[page]) << page_bytes;
+      EXPECT_EQ(of_both.contents[page], of_base.contents[page]) << page_bytes;
+    }
+    EXPECT_EQ(of_both.adapter_pages.front(), pages);
+    EXPECT_EQ(of_both.adapter_pages.size(), of_both.used_bytes.size() - pages);
+    expect_sound(of_both, 430);
   }
 }
 

@@ -23,6 +23,18 @@ TEST(ModelArguments, SeveralIdsMayNameOneFile) {
   EXPECT_EQ(with_adapter[1].adapter, "");
 }
 
+TEST(ModelArguments, FilesThatAreThereTellWhereANameEnds) {
+  const TemporaryFolder folder;
+  const std::string whole = folder.write("a.h5+b.h5", ""), base = folder.write("c.h5+d.h5", "");
+  const auto entries = parse_model_arguments({"a=" + whole, "b=" + base + "+x.h5", "c=" + base + "+x.h5+y.h5"});
+  EXPECT_EQ(entries[0].path, whole);
+  EXPECT_EQ(entries[0].adapter, "");
+  EXPECT_EQ(entries[1].path, base);
+  EXPECT_EQ(entries[1].adapter, "x.h5");
+  EXPECT_EQ(entries[2].path, base);
+  EXPECT_EQ(entries[2].adapter, "x.h5+y.h5");
+}
+
 TEST(ModelArguments, BadItemsAreNamed) {
   const auto refused = [](const std::string& item, const std::string& part) {
     expect_error(ExitCode::kUsage, part, [&] { parse_model_arguments({"good=x.h5", item}); });

@@ -121,5 +121,51 @@ TEST(Adapters, LeaveTheirBasesPagesAsTheyAre) {
   }
 }
 
+// [stage] Of two.
+std::vector<std::optional<Digest128>> families(const CheckpointIndex& index) {
+  const std::unique_ptr<WeightFormat> format = make_cpu_weight_format();
+  const ModelConfig config = ModelConfig::from_json(index.config_json);
+  std::vector<std::optional<Digest128>> families;
+  for (const int stage : {0, 1}) {
+    const ShardPlan plan = ShardPlan::make(config, {.tp = 2, .pp = 2}, stage);
+    ShardLayout layout = ShardLayout::make(plan, *format, WeightTypes(config, index), 32768);
+    EXPECT_FALSE(family_digest(layout)) << "nobody knows what it holds";
+    layout.contents = page_contents(index, layout, 2);
+    families.push_back(family_digest(layout));
+  }
+  return families;
+}
+
+TEST(Adapters, AreOfTheirBasesFamily) {
+  const auto of_llama = families(file("base.llama3"));
+  EXPECT_TRUE(of_llama[0] && of_llama[1]);
+  EXPECT_EQ(families(beside_its_base("llama3")), of_llama);
+  const auto of_opt = families(file("base.opt"));
+  EXPECT_EQ(families(beside_its_base("opt-rslora")), of_opt);
+  EXPECT_NE(of_opt[0], of_llama[0]);
+  CheckpointIndex scaled = file("base.llama3");
+  ModelConfig config = ModelConfig::from_json(scaled.config_json);
+  config.rope_theta *= 2;
+  scaled.config_json = config.to_json();
+  EXPECT_NE(families(scaled)[0], of_llama[0]) << "equal tensors, which compute something else";
+  config.rope_theta /= 2;
+  config.eos_tokens = {7};
+  scaled.config_json = config.to_json();
+  EXPECT_EQ(families(scaled), of_llama);
+}
+
+// An output head and a norm that were saved whole are on the last stage.
+TEST(Adapters, ThatHoldTensorsWholeAreOfNoFamilyWithTheirBase) {
+  const auto of_base = families(file("base.gpt-neox")), of_both = families(beside_its_base("gpt-neox"));
+  EXPECT_EQ(of_both[0], of_base[0]);
+  EXPECT_TRUE(of_both[1]);
+  EXPECT_NE(of_both[1], of_base[1]);
+}
+
+TEST(Adapters, OfModelsThatPoolTheirRowsAreOfNoFamily) {
+  EXPECT_FALSE(families(beside_its_base("bert"))[0]);
+  EXPECT_FALSE(families(file("base.bert"))[1]);
+}
+
 }  // namespace
 }  // namespace computron::test

@@ -33,7 +33,8 @@ Step sample_step() {
                          .top = 3,
                          .long_factors = true,
                          .after_last = 77});
-  step.chunks.push_back({.sequence = 12, .start = 0, .tokens = {6}, .new_blocks = {}, .output = SequenceChunk::kLast});
+  step.chunks.push_back(
+      {.sequence = 12, .start = 0, .tokens = {6}, .new_blocks = {}, .output = SequenceChunk::kLast, .rider = 300});
   step.stages.resize(2);
   step.stages[1].caches.push_back({.model = 1, .taken = 2, .added = {3, 5}});
   step.stages[1].caches.push_back(
@@ -53,6 +54,9 @@ TEST(Step, RoundTripCarriesTheCommonPartAndOneStage) {
   EXPECT_EQ(copy.chunks[0].output, SequenceChunk::kAll);
   EXPECT_TRUE(copy.chunks[0].long_factors);
   EXPECT_FALSE(copy.chunks[1].long_factors);
+  EXPECT_EQ(copy.chunks[0].rider, std::nullopt);
+  EXPECT_EQ(copy.chunks[1].rider, 300u);
+  EXPECT_EQ(copy.chunks[1].output, SequenceChunk::kLast);
   EXPECT_EQ(copy.logit_rows(), 4);
   EXPECT_EQ(copy.rows(), 4);
   EXPECT_TRUE(copy.stages[0].fetches.empty());
@@ -65,6 +69,21 @@ TEST(Step, RoundTripCarriesTheCommonPartAndOneStage) {
   EXPECT_EQ(copy.stages[1].caches[1].kind, CacheChange::kOffload);
   EXPECT_EQ(copy.stages[1].caches[1].slots, (std::vector<HostSlot>{9, 4}));
   EXPECT_EQ(copy.stages[1].caches[1].after, (ReleasePoint{5, ReleasePoint::kEnd}));
+}
+
+TEST(Step, ChunksStandByModel) {
+  Step step = sample_step();
+  step.chunks.push_back({.sequence = 13, .tokens = {6}, .new_blocks = {}, .rider = 300});
+  step.chunks.push_back({.sequence = 14, .tokens = {6}, .new_blocks = {}, .rider = 4});
+  const std::vector<ModelChunks> models = step.by_model();
+  ASSERT_EQ(models.size(), 3u);
+  EXPECT_EQ(models[0].model, 2u);
+  EXPECT_EQ(models[0].chunks.size(), 1u);
+  EXPECT_EQ(models[1].model, 300u);
+  EXPECT_EQ(models[1].chunks.size(), 2u);
+  EXPECT_EQ(models[1].chunks[1].sequence, 13u);
+  EXPECT_EQ(models[2].model, 4u);
+  EXPECT_EQ(models[2].chunks.size(), 1u);
 }
 
 TEST(Step, DamagedBytesAreRefusedOrDecodedButNeverReadBeyond) {

@@ -48,6 +48,24 @@ TEST_F(CostModelTest, BeginsWithTheFormula) {
   EXPECT_DOUBLE_EQ(costs_.swap_s(0), 64 * kMiB / 1e9);
 }
 
+// A and B are tables: a row goes through both.
+TEST_F(CostModelTest, CountsAnAdaptersProducts) {
+  ShardLayout layout = make_layout();
+  const auto add = [&](const char* name, TensorRole role, int rows) {
+    ShardTensor& tensor = layout.plan.tensors.emplace_back();
+    tensor.name = name;
+    tensor.role = role;
+    tensor.rows = rows;
+    tensor.columns = role == TensorRole::kTable ? 100 : 1;
+  };
+  add("layers.0.mlp.up.lora_a", TensorRole::kTable, 1000);
+  add("layers.0.mlp.up.lora_scale", TensorRole::kVector, 1);
+  add("layers.0.mlp.up.lora_b", TensorRole::kTable, 500);
+  add("embedding.positions.weight", TensorRole::kTable, 5000);
+  const CostModel costs({{&layout}}, kOptions);
+  EXPECT_DOUBLE_EQ(costs.stage_pass_s(0, 0, 1000), 1e-3 + 1000 * 2 * (500e3 + 100e3 + 50e3) / 1e10);
+}
+
 // A row chooses a quarter of the experts: it is multiplied with so much of them, and several rows read what any of them
 // chooses.
 TEST_F(CostModelTest, OfExpertsPassesReadWhatRowsChoose) {

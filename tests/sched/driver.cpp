@@ -39,7 +39,7 @@ void Replica::begin(const Step& step, StepId completed) {
   for (const CacheChange& change : plan.caches) state_.change_cache(change);
   refills_.assign(plan.fetches.begin(), plan.fetches.end());
   place_until({step.id - 1, ReleasePoint::kEnd}, completed);
-  for (const SequenceChunk& chunk : step.chunks) state_.extend(step.model, chunk);
+  for (const SequenceChunk& chunk : step.chunks) state_.extend(step.model_of(chunk), chunk);
 }
 
 void Replica::place_until(ReleasePoint point, StepId completed) {
@@ -53,7 +53,14 @@ void Replica::place_until(ReleasePoint point, StepId completed) {
 
 void Replica::run_pass(const Step& step, StepId completed) {
   expect_cache_covers(step);
-  for (const FrameId frame : state_.cache(step.model)) last_use_[frame] = {step.id, ReleasePoint::kEnd};
+  for (const auto& [model, chunks] : step.by_model()) {
+    for (const FrameId frame : state_.cache(model)) last_use_[frame] = {step.id, ReleasePoint::kEnd};
+    if (model == step.model) continue;
+    for (const FrameId frame : state_.page_table(model)) {
+      require(frame != kNoFrame, "a page of a rider is not there");
+      last_use_[frame] = {step.id, ReleasePoint::kEnd};
+    }
+  }
   const std::vector<PageId>& uses = state_.layout(step.model).uses;
   for (PageUse use = 0; use < uses.size(); ++use) {
     const FrameId frame = state_.frame_of(step.model, uses[use]);
@@ -65,9 +72,10 @@ void Replica::run_pass(const Step& step, StepId completed) {
 }
 
 void Replica::expect_cache_covers(const Step& step) const {
-  const KvGeometry& geometry = model_list_.shape(step.model).caches[stage_];
-  const int frames = static_cast<int>(state_.cache(step.model).size());
   for (const SequenceChunk& chunk : step.chunks) {
+    const ModelId model = step.model_of(chunk);
+    const KvGeometry& geometry = model_list_.shape(model).caches[stage_];
+    const int frames = static_cast<int>(state_.cache(model).size());
     const SequenceState& sequence = state_.sequence(chunk.sequence);
     require(sequence.blocks.size() * kBlockTokens >= sequence.length, "a sequence lacks cache blocks");
     for (const std::uint32_t block : sequence.blocks) {
@@ -165,6 +173,7 @@ bool Driver::has_work() const {
 void Driver::take(PlannedStep planned, std::size_t waiting_before) {
   const Step& step = planned.step;
   check_size(step);
+  check_riders(step);
   close_sequences(step);
   check_released_caches(step);
   std::vector<SampledRow> rows;
@@ -181,7 +190,7 @@ void Driver::take(PlannedStep planned, std::size_t waiting_before) {
     members.push_back(chunk.sequence);
   }
   begun_.insert(planned.begun.begin(), planned.begun.end());
-  check_blocks(step.model);
+  for (const ModelChunks& own : step.by_model()) check_blocks(own.model);
   check_nobody_starves(step);
   check_pinned();
   require(static_cast<int>(rows.size()) == step.logit_rows(), "rows of logits miscounted");
@@ -212,6 +221,21 @@ void Driver::check_size(const Step& step) const {
   require(step.stages.size() == replicas_.size(), "a step for another number of stages");
 }
 
+// Each rider's chunks stand side by side, behind those of the step's model.
+void Driver::check_riders(const Step& step) const {
+  if (step.chunks.empty()) return;
+  require(!step.chunks.front().rider, "a pass without a sequence of its own model");
+  std::set<ModelId> models;
+  for (const auto& [model, chunks] : step.by_model()) {
+    require(models.insert(model).second, "chunks of one model stand in two places");
+    require(model == step.model || chunks.front().rider, "a rider of the step's own model");
+    for (std::size_t stage = 0; model != step.model && stage < replicas_.size(); ++stage) {
+      const auto& own = model_list_.shape(step.model).layouts[stage]->family;
+      require(own && model_list_.shape(model).layouts[stage]->family == own, "a rider of another family");
+    }
+  }
+}
+
 void Driver::close_sequences(const Step& step) {
   for (const SequenceId id : step.closed) {
     const auto found = running_.find(id);
@@ -225,12 +249,12 @@ void Driver::close_sequences(const Step& step) {
 std::vector<SampledRow> Driver::extend_sequence(const Step& step, const SequenceChunk& chunk) {
   require(!chunk.tokens.empty(), "a chunk without tokens");
   if (seen_.insert(chunk.sequence).second) {
-    RunningSequence& begun = running_[chunk.sequence] = {.model = step.model, .blocks = {}};
+    RunningSequence& begun = running_[chunk.sequence] = {.model = step.model_of(chunk), .blocks = {}};
     begin_behind(chunk, begun);
   }
   require(running_.contains(chunk.sequence), "a chunk of a closed sequence");
   RunningSequence& sequence = running_[chunk.sequence];
-  require(sequence.model == step.model, "a sequence of another model");
+  require(sequence.model == step.model_of(chunk), "a sequence of another model");
   require(!sequence.in_flight, "a sequence in two steps in flight");
   require(sequence.length == chunk.start, "a chunk does not continue its sequence");
   sequence.in_flight = true;

@@ -7,6 +7,7 @@
 //   its number; its size against max_batch_tokens, max_seqs and steps_in_flight; no sequence in two steps in flight;
 //   chunks that continue their sequences, an encoder's whole; each stage's digest against what the scheduler expects of
 //   it; every page of the model there when its use comes; no fetch into a frame that an unfinished step may still read;
+//   riders of the step's family, all of whose pages are there before the pass and until its end;
 //   cache frames for every block in use, which hold what was written to them or brought back; no block in two open
 //   sequences, unless it is full and both begin with its tokens; no running sequence without a chunk for more than so
 //   many passes of its model; pinned models stay; no waiting for nothing.
@@ -133,6 +134,7 @@ class Driver {
   bool has_work() const;
   void take(PlannedStep planned, std::size_t waiting_before);
   void check_size(const Step& step) const;
+  void check_riders(const Step& step) const;
   void close_sequences(const Step& step);
   std::vector<SampledRow> extend_sequence(const Step& step, const SequenceChunk& chunk);
   void begin_behind(const SequenceChunk& chunk, RunningSequence& sequence) const;

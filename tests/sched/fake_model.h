@@ -28,10 +28,14 @@ struct FakeModel {
   // [stage][page] What the page holds, where models may have pages in common: those with equal numbers (and sizes,
   // which follow from a page's number modulo 5) are one.
   std::vector<std::vector<std::uint64_t>> contents = {};
+  std::uint64_t family = 0;  // models with equal ones differ in their adapters alone; 0: of none
 };
 
 // One stage, one layer.
 FakeModel small_model(int pages, std::vector<TokenId> eos_tokens = {});
+
+// Members of one family, which share the first `base` pages of each stage; member m has adapters[m] more.
+std::vector<FakeModel> small_family(std::uint64_t family, int base, const std::vector<int>& adapters, int stages = 1);
 
 // Owns the layouts that shapes() point to.
 class FakeModelList {

@@ -20,6 +20,7 @@ enum class Kind : std::uint8_t {
   kCrowded,     // caches are short, and answers mostly far shorter than they may be
   kManyModels,  // 50 or more, some pinned, of many priorities, asked for at random or regularly; ranks report times
   kFamilies,    // some models have pages in common
+  kAdapters,    // most differ in their adapters alone
 };
 
 class RandomJob {
@@ -29,9 +30,12 @@ class RandomJob {
         crowded_(kind == Kind::kCrowded),
         many_(kind == Kind::kManyModels),
         families_(kind == Kind::kFamilies),
+        adapters_(kind == Kind::kAdapters),
         random_(seed * 7919 + 1),
         model_list_(make_models()) {
     options_.max_batch_tokens = from(1, one_in(3) ? 8 : 100);
+    // With a token a step models that lose their caches to each other get on by one token at a time, and hardly.
+    if (adapters_) options_.max_batch_tokens = from(4, one_in(3) ? 12 : 100);
     options_.max_seqs = from(1, one_in(3) ? 2 : 10);
     options_.steps_in_flight = from(1, 5);
     options_.frames = smallest_pool() + (one_in(4) ? 0 : from(0, 30));
@@ -72,6 +76,7 @@ class RandomJob {
   bool one_in(int n) { return random_() % n == 0; }
 
   std::vector<FakeModel> make_models() {
+    if (adapters_) return make_adapters();
     std::vector<FakeModel> models(many_ ? from(50, 80) : families_ ? from(2, 9) : from(1, 4));
     const int stages = from(1, families_ ? 2 : 4);
     for (FakeModel& model : models) {
@@ -85,6 +90,30 @@ class RandomJob {
       if (!one_in(3)) model.eos_tokens = {from(0, kVocab - 1), from(0, kVocab - 1)};
     }
     if (families_) make_families(models);
+    return models;
+  }
+
+  // One base with adapters or two, and a model of none.
+  std::vector<FakeModel> make_adapters() {
+    std::vector<FakeModel> models;
+    const int stages = from(1, 3), families = from(1, 2);
+    for (int family = 1; family <= families; ++family) {
+      std::vector<int> adapters(static_cast<std::size_t>(from(2, 8)));
+      for (int& pages : adapters) pages = from(0, 2);
+      const int layers = from(1, 4);
+      for (FakeModel& model : small_family(static_cast<std::uint64_t>(family), from(1, 9), adapters, stages)) {
+        model.layers.assign(model.layers.size(), layers);
+        model.pinned = one_in(15);
+        models.push_back(std::move(model));
+      }
+    }
+    FakeModel& alone = models.emplace_back();
+    alone.pages.assign(static_cast<std::size_t>(stages), from(1, 5));
+    alone.layers.assign(static_cast<std::size_t>(stages), 1);
+    for (FakeModel& model : models) {
+      model.eos_tokens = {from(0, kVocab - 1)};
+      model.priority = one_in(5) ? from(-2, 2) : 0;
+    }
     return models;
   }
 
@@ -146,7 +175,7 @@ class RandomJob {
     if (one_in(4)) request.stop_tokens = {from(0, kVocab - 1)};
     if (one_in(10)) request.prompt.insert(request.prompt.begin() + from(1, std::ssize(request.prompt)), kPoison);
     if (options_.prefix_caching && one_in(2)) request = with_common_beginning(std::move(request), from(10, 70));
-    if (is_encoder(model) && !crowded_) make_encoding(request);
+    if (is_encoder(model) && !crowded_ && !adapters_) make_encoding(request);
     if (crowded_) {
       request.max_tokens = from(40, 80);
       request.ignore_eos = request.stop_tokens.empty() && id > 10;
@@ -156,7 +185,7 @@ class RandomJob {
   }
 
   std::uint64_t seed_;
-  bool crowded_, many_, families_;
+  bool crowded_, many_, families_, adapters_;
   bool deadlines_ = false;
   bool regular_ = false;  // two models in three are asked for at equal intervals
   std::map<ModelId, int> asked_;
@@ -169,7 +198,7 @@ class RandomJob {
 // What the schedules of all seeds have done.
 struct Reached {
   std::size_t steps = 0, swaps = 0, overlapping = 0, fetch_steps = 0, refills = 0, offloads = 0, reloads = 0,
-              restarts = 0, prefetches = 0, encoded = 0, preemptions = 0, shrinks = 0, prefix_hits = 0;
+              restarts = 0, prefetches = 0, encoded = 0, preemptions = 0, shrinks = 0, prefix_hits = 0, riders = 0;
   std::size_t refused = 0, failed = 0, stopped = 0, dropped = 0, late = 0;
 
   void add(const Driver& driver) {
@@ -195,6 +224,7 @@ struct Reached {
     overlapping += executed.in_flight > 1;
     fetch_steps += executed.step.chunks.empty();
     for (const SequenceChunk& chunk : executed.step.chunks) {
+      riders += chunk.rider.has_value();
       prefix_hits += first_.insert(chunk.sequence).second && chunk.start > 0;
       if (const auto request = tells_request(chunk.tokens[0])) restarts += !begun_.insert(*request).second;
     }
@@ -253,6 +283,15 @@ TEST(SchedulerRandom, EveryRuleHoldsWhereModelsHavePagesInCommon) {
   EXPECT_GT(all.prefetches, 1500u);
   EXPECT_GT(all.refills, 3000u);
   EXPECT_GT(all.offloads, 10u);
+}
+
+TEST(SchedulerRandom, EveryRuleHoldsWhereAdaptersRideAlong) {
+  const Reached all = reached_by(7000, 7800, Kind::kAdapters);
+  EXPECT_GT(all.riders, 10000u);
+  EXPECT_GT(all.swaps, 3000u);
+  EXPECT_GT(all.prefix_hits, 200u);
+  EXPECT_GT(all.preemptions, 50u);
+  EXPECT_GT(all.offloads, 200u);
 }
 
 // Sequences are preempted again and again, for more were admitted than can grow to their ends together.

@@ -77,10 +77,20 @@ Metrics sample() {
                             .exposed_s = 0.25,
                             .verified = 5,
                             .refetched = 2};
-  metrics.model(0).steps = {
-      .count = 100, .passes = 90, .graphs = 40, .total_s = 0.1, .overhead_s = 0.002, .compute_s = {0.25, 1}};
-  metrics.model(1).steps = {
-      .count = 300, .passes = 280, .graphs = 2, .total_s = 0.5, .overhead_s = 0.002, .compute_s = {1.5, 0.5}};
+  metrics.model(0).steps = {.count = 100,
+                            .passes = 90,
+                            .graphs = 40,
+                            .rides = 7,
+                            .total_s = 0.1,
+                            .overhead_s = 0.002,
+                            .compute_s = {0.25, 1}};
+  metrics.model(1).steps = {.count = 300,
+                            .passes = 280,
+                            .graphs = 2,
+                            .rides = 5,
+                            .total_s = 0.5,
+                            .overhead_s = 0.002,
+                            .compute_s = {1.5, 0.5}};
   metrics.model(0).cache = {.preemptions = 3, .prefix_hit_tokens = 64};
   metrics.model(1).cache = {.preemptions = 4, .prefix_hit_tokens = 0};
   return metrics;
@@ -105,7 +115,7 @@ TEST(Metrics, KeysAreTheInterfaces) {
     EXPECT_THAT(keys(metrics["swaps"]), ElementsAre("count", "pages", "bytes", "link_bytes", "busy_s", "exposed_s",
                                                     "gb_per_s_per_rank", "link_fraction", "verified", "refetched"));
     EXPECT_THAT(keys(metrics["steps"]),
-                ElementsAre("count", "passes", "graphs", "mean_us", "overhead_us", "compute_s"));
+                ElementsAre("count", "passes", "graphs", "rides", "mean_us", "overhead_us", "compute_s"));
     EXPECT_THAT(keys(metrics["cache"]), ElementsAre("set_asides", "shared_tokens"));
   }
 }
@@ -295,7 +305,7 @@ TEST(Metrics, ListsStandInALineAndTextsAsTheyAre) {
   add(metrics, completion_of(0, 2, 1));
   const std::string text = metrics.to_json(info());
   EXPECT_THAT(text, HasSubstr("\"percentiles\": [2.0, 2.0, "));
-  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 150);
+  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 155);
   EXPECT_TRUE(json::parse(text)["models"].contains(odd)) << text;
 }
 
@@ -349,6 +359,7 @@ TEST(Metrics, SwapsAndSteps) {
   EXPECT_EQ(object["steps"]["count"], 400);
   EXPECT_EQ(object["steps"]["passes"], 370);
   EXPECT_EQ(object["steps"]["graphs"], 42);
+  EXPECT_EQ(object["steps"]["rides"], 12);
   EXPECT_EQ(object["models"]["a"]["steps"]["graphs"], 40);
   EXPECT_NEAR(object["steps"]["mean_us"], 1500, 1e-6);
   EXPECT_NEAR(object["steps"]["overhead_us"], 10, 1e-6);

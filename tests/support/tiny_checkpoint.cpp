@@ -10,6 +10,7 @@
 #include "computron/base/digest.h"
 #include "computron/checkpoint/reader.h"
 #include "computron/checkpoint/writer.h"
+#include "computron/model/adapter.h"
 
 namespace computron::test {
 namespace {
@@ -235,6 +236,33 @@ void write_random_checkpoint(const std::string& path, const ModelConfig& config,
   std::erase_if(specs, [&](const TensorSpec& spec) { return spec.name == omitted; });
   CheckpointWriter writer(path, config.architecture, config.to_json(), declarations_of(specs, dtype), tokenizer);
   for (std::size_t i = 0; i < specs.size(); ++i) writer.write(i, 0, random_tensor(specs[i], dtype, seed, i));
+  writer.finish();
+}
+
+// B A has values of about half the size of a weight's.
+void write_random_adapter(const std::string& path, const ModelConfig& base, const RandomAdapter& adapter) {
+  std::vector<TensorDeclaration> tensors;
+  std::vector<std::vector<std::byte>> values;
+  const auto add = [&](const TensorSpec& spec, const Spread& spread) {
+    std::vector<std::byte>& bytes = values.emplace_back();
+    for (std::size_t i = 0; i < count_of(spec.shape); ++i) {
+      append(bytes, value_of(spread, adapter.seed, values.size(), i), DType::kF32);
+    }
+    tensors.push_back({spec.name, DType::kF32, spec.shape, spec.transposed});
+  };
+  for (const TensorSpec& spec : tensor_specs(base)) {
+    if (adapter.replaces && adapter.replaces(spec.name)) {
+      values.push_back(random_tensor(spec, adapter.whole, adapter.seed, values.size()));
+      tensors.push_back({spec.name, adapter.whole, spec.shape, spec.transposed});
+    } else if (takes_adapter(spec) && adapter.changes(spec.name)) {
+      const TensorSpec a = lora_a_of(spec, adapter.rank);
+      add(a, {0, 1 / std::sqrt(static_cast<float>(a.shape[0]))});
+      add(lora_b_of(spec, adapter.rank), {0, 0.75f / std::sqrt(static_cast<float>(adapter.rank))});
+      add({.name = LoraNames(spec.name).scale, .shape = {1}}, {1, 0});
+    }
+  }
+  CheckpointWriter writer(path, base.architecture, adapter_config_json(base), tensors);
+  for (std::size_t i = 0; i < values.size(); ++i) writer.write(i, 0, values[i]);
   writer.finish();
 }
 

@@ -42,6 +42,17 @@ void write_variant_checkpoint(const std::string& path, const ModelConfig& config
                               const std::function<bool(const std::string&)>& changed, std::uint64_t other_seed);
 void write_tiny_checkpoint(const std::string& path, const TinyModel& model, const std::string& omitted = "");
 
+// An adapter (model/adapter.h) of a base of this configuration.
+struct RandomAdapter {
+  std::size_t rank = 4;
+  std::uint64_t seed = 1;
+  // Weights, by name.
+  std::function<bool(const std::string&)> changes = [](const std::string& name) { return name.starts_with("layers."); };
+  std::function<bool(const std::string&)> replaces = {};  // tensors, by name, that it has whole
+  DType whole = DType::kF32;
+};
+void write_random_adapter(const std::string& path, const ModelConfig& base, const RandomAdapter& adapter);
+
 // A checkpoint whose layers' weights are random codes and scales of `type`, and, as `plain_path`, another that holds
 // what these stand for, in type.values, which is the type of both's other weights.
 void write_quantised_pair(const std::string& path, const std::string& plain_path, const ModelConfig& config,

@@ -37,6 +37,10 @@ bool takes_adapter(const TensorSpec& spec);
 TensorSpec lora_a_of(const TensorSpec& weight, std::size_t rank);
 TensorSpec lora_b_of(const TensorSpec& weight, std::size_t rank);
 
+// ConfigError where the configuration is that of a base beside an adapter (ModelConfig::adapter_ranks): with_adapter()
+// makes such, and no file has one.
+void refuse_adapter_ranks(const ModelConfig& config);
+
 // The file says that it is an adapter, whether or not the rest of it is sound.
 bool is_adapter(const CheckpointIndex& index);
 // What an adapter's checkpoint has as its configuration.

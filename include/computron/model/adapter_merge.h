@@ -4,6 +4,9 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,11 +16,39 @@
 
 namespace computron {
 
-// Borrows the three; one for each thread. Holds A and B of the tensor that was asked for last, as float32.
+// A and B of the tensors that are being merged, as float32: they may be large, so all threads have the same ones.
+class AdapterMatrices {
+ public:
+  // Borrows both. check_adapter_fits() has found nothing.
+  AdapterMatrices(const CheckpointIndex& adapter, const TensorReader& reader) : adapter_(adapter), reader_(reader) {}
+
+  // The change of a line is scale · (a line of left) · right: of a weight as it is, B and A; of a transposed one, the
+  // transposes of A and of B.
+  struct OfTensor {
+    std::size_t rank = 0, columns = 0;
+    double scale = 0;
+    std::vector<float> left;   // [lines, rank]
+    std::vector<float> right;  // [rank, columns]
+  };
+  // Of the base's `tensor`, which the adapter changes: read once while anybody holds them. Thread-safe. ConfigError
+  // naming the tensor if its scale is not finite; CheckpointError or Error{kIo}.
+  std::shared_ptr<const OfTensor> of(const TensorEntry& tensor);
+
+ private:
+  OfTensor read(const TensorEntry& tensor) const;
+  std::vector<float> read(const std::string& name) const;
+
+  const CheckpointIndex& adapter_;
+  const TensorReader& reader_;
+  std::mutex mutex_;  // guards:
+  std::map<std::string, std::weak_ptr<const OfTensor>> read_;
+};
+
+// One for each thread.
 class AdapterMerge {
  public:
-  // check_adapter_fits() has found nothing.
-  AdapterMerge(const CheckpointIndex& adapter, const TensorReader& adapter_reader);
+  // Borrows.
+  explicit AdapterMerge(AdapterMatrices& matrices) : matrices_(matrices) {}
 
   // The adapter adds to the base's tensor of this name.
   static bool changes(const CheckpointIndex& adapter, const std::string& name);
@@ -27,24 +58,15 @@ class AdapterMerge {
   }
 
   // `values`: elements of the base's `tensor`, from its element `first` on, as stored; becomes the merged ones. The
-  // adapter changes the tensor. ConfigError naming the tensor if its scale is not finite; CheckpointError or
-  // Error{kIo}.
+  // adapter changes the tensor. Errors as AdapterMatrices::of.
   void add_to(const TensorEntry& tensor, std::size_t first, std::span<std::byte> values);
 
  private:
-  void prepare(const TensorEntry& tensor);
-  std::vector<float> read(const std::string& name) const;
   void add_to_line(DType dtype, std::size_t line, std::size_t column, std::span<std::byte> values);
 
-  const CheckpointIndex& adapter_;
-  const TensorReader& reader_;
-  std::string prepared_;  // name of the base's tensor
-  std::size_t rank_ = 0, columns_ = 0;
-  double scale_ = 0;
-  // The change of a line is scale · (a line of left) · right: of a weight as it is, B and A; of a transposed one, the
-  // transposes of A and of B.
-  std::vector<float> left_;   // [lines, rank]
-  std::vector<float> right_;  // [rank, columns]
+  AdapterMatrices& matrices_;
+  std::string name_;  // of the base's tensor that was asked for last
+  std::shared_ptr<const AdapterMatrices::OfTensor> of_tensor_;
   std::vector<double> sums_;  // of a line
   std::vector<float> line_;
 };

@@ -47,7 +47,10 @@ class LowRank {
   // Of the layout's tensor called `weight`; `k_slice`: ".3" of a K slice.
   LowRank(const ShardLayout& layout, const std::string& weight, const std::string& k_slice = "");
   bool present() const { return !modules_.empty(); }
-  // out [M, n] f32 += what W's modules add; x [M, in] as W's product takes it.
+  // Whether any row of the pass has an adapter here: the model's, which is this, or a rider's.
+  bool changes(const Pass& pass) const;
+  // out [M, n] f32 += what W's modules add, for each row those of its own model; x [M, in] as W's product takes it.
+  // Where the pass has riders, the M rows are the batch's.
   void add(Pass& pass, Activations x, Activations out);
   // Visits the pages alone, with wait(part).
   template <class Wait>
@@ -65,7 +68,25 @@ class LowRank {
     TensorRef a, scale, b;  // [in, rank], [1], [outputs, rank]
     int column;             // of W's outputs, where the module's begin
   };
+  // The same with this one's modules for all rows, from `pages`.
+  void add_own(Pass& pass, PageSource& pages, Activations x, Activations out);
+
+  int place_ = -1;  // of the weight: how many of the shard's tensors are before it, an adapter's left out
   std::vector<Module> modules_;
+};
+
+// The adapter of a stage's shard by itself, for a pass of another model of its family.
+class LowRanks {
+ public:
+  // Borrows the layout.
+  explicit LowRanks(const ShardLayout& layout);
+  bool any() const { return any_; }
+  // What it adds to the weight at a place, the same in all layouts of a family; null: nothing.
+  LowRank* at(int place);
+
+ private:
+  std::vector<LowRank> low_ranks_;  // [place]; none where there is no adapter
+  bool any_ = false;
 };
 
 // out = activation(x Wᵀ + b) for the rows of W that this rank has: what replicated and column-parallel layers share.
@@ -265,6 +286,8 @@ class SelfAttention {
 
  private:
   Activations angles(Pass& pass, int rows) const;
+  // mixed = attention of qkv, every row's over its own model's cache.
+  void attend(Pass& pass, Activations qkv, Activations mixed) const;
 
   AttentionShape shape_;
   int rotated_;           // elements of a head; 0: no rotary positions

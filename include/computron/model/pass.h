@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "computron/base/trace.h"
@@ -151,6 +152,18 @@ class Workspace {
       *gathered_out_, *mixture_, *k_slice_, *routes_, *gates_, *low_rank_;
 };
 
+class LowRanks;
+
+// The rows of a model that differs from the pass's in its adapter alone (ShardLayout::family). Rows of riders stand
+// behind those of the pass's model, and all products but its adapter's are that model's.
+struct Rider {
+  int row = 0, rows = 0;                          // of the batch
+  std::size_t first_sequence = 0, sequences = 0;  // of the batch
+  const KvCacheView* cache = nullptr;
+  LowRanks* adapter = nullptr;  // null: it has none
+  PageSource* pages = nullptr;  // of the adapter
+};
+
 // Everything a layer is handed. Borrowed by reference, valid for the pass.
 struct Pass {
   Stream& stream;
@@ -159,8 +172,9 @@ struct Pass {
   PageSource& pages;
   Workspace& work;
   const Batch& batch;
-  const KvCacheView& cache;
+  const KvCacheView& cache;  // of the pass's model
   Trace* trace = nullptr;
+  std::span<const Rider> riders = {};  // in the order of their rows
 };
 
 }  // namespace computron

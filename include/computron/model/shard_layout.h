@@ -10,6 +10,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "computron/base/digest.h"
@@ -57,12 +60,29 @@ struct ShardLayout {
   // By page: a digest of what it holds on all ranks of its stage. Pages of a stage with equal ones are one page
   // (runtime/shared_pages.h). Empty: nobody looked.
   std::vector<Digest128> contents;
+  // Pages that an adapter's tensors lie in, ascending; they hold nothing else.
+  std::vector<PageId> adapter_pages = {};
+  // Layouts of a stage with equal ones are of models that differ in their adapters alone: all else that a pass computes
+  // with is the same, so rows of several of them may be in one pass (LowRanks, model/layers.h). None: of nobody else's.
+  std::optional<Digest128> family = {};
   std::vector<PageId> uses;
   // [use] The largest w such that a pass that goes group by group has reported every use ≤ w as over
   // (PageSource::release_through) before it acquires the use for the first time; -1: none. A fetch for use u of step s
   // may wait for any use (s, w), w ≤ over_before[u]. Holds for at most Workspace::kLogitRows logit rows a pass: beyond,
   // the head's pages are visited once for each so many rows, and released in the last round only.
   std::vector<std::int64_t> over_before;
+
+  // Of a tensor of the plan: its number there, and its place, how many tensors are before it, an adapter's left out:
+  // the same place in all layouts of a family.
+  struct TensorNumber {
+    int index = -1, place = -1;
+  };
+  std::unordered_map<std::string, TensorNumber> numbers = {};
+  // Those of a tensor that is not there are below 0.
+  TensorNumber number_of(const std::string& name) const {
+    const auto found = numbers.find(name);
+    return found == numbers.end() ? TensorNumber{} : found->second;
+  }
 
   int pages() const { return static_cast<int>(used_bytes.size()); }
   std::size_t total_used_bytes() const;

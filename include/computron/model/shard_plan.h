@@ -52,6 +52,10 @@ struct ShardTensor {
   // Of a GEMM weight, once it is laid out (ShardLayout::make): how a rank keeps it, and what it is multiplied with.
   WeightType type = {};
   DType input_dtype = DType::kF32;
+
+  bool of_adapter() const { return name.find(".lora_") != std::string::npos; }
+  // Each row of a pass goes through a product with it: a weight, or A or B of an adapter, in float32.
+  bool is_multiplied() const { return role == TensorRole::kGemmWeight || (role == TensorRole::kTable && of_adapter()); }
 };
 
 // What the ranks of one stage compute with; the same for every t.

@@ -27,7 +27,8 @@ struct ModelEntry {
 };
 
 bool is_model_id(std::string_view id);
-// Each item is "ID=FILE.h5", or "ID=BASE.h5+ADAPTER.h5". Error{kUsage} naming the item.
+// Each item is "ID=FILE.h5", or "ID=BASE.h5+ADAPTER.h5"; where names have ".h5+" in them, files that are there decide.
+// Error{kUsage} naming the item.
 std::vector<ModelEntry> parse_model_arguments(const std::vector<std::string>& items);
 // A JSON list of {"id", "path", "adapter"?, "pinned"?, "priority"?, "slo"?, "chat_format"?}; relative paths are
 // relative to the list's folder. Error{kNoInput} or {kUsage} naming file, entry and key.

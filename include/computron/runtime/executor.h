@@ -92,6 +92,9 @@ class Executor {
   std::string graph_key(const Step& step, const Batch& batch, const std::string& arrays) const;
   void launch(const Step& step, const Batch& batch, StepPages& pages, const std::string& arrays,
               const std::function<void()>& forward);
+  KvCacheView cache_of(ModelId model) const;
+  struct Riders;
+  Riders riders_of(const Step& step);
   // Seconds that the compute stream has stalled so far, on pages and on the stage before.
   double stalled_s() const { return compute_->exposed_s() + communicators_.transfer->waited_s(); }
   void run_pass(const Step& step, Report& report);
@@ -116,6 +119,7 @@ class Executor {
   std::unique_ptr<Workspace> work_;
   Communicators communicators_;
   std::vector<Transformer> transformers_;  // [model]
+  std::vector<LowRanks> adapters_;         // [model]
   std::vector<KvGeometry> geometries_;     // [model]
   RowCollector collector_;
   std::map<SequenceId, SequenceSampling> sampling_;  // on the last stage: of running sequences that draw tokens

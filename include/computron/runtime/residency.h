@@ -46,6 +46,8 @@ class Residency {
 
  private:
   friend class StepPages;
+  friend class RiderPages;
+  ResidentPage acquire(ModelId model, PageUse use);
   // Appends the copies that the change needs to `transfers`, and applies the change to accepted_caches_.
   void move_cache(StepId step, const CacheChange& change, std::vector<Transfer>& transfers);
   // Refills whose frames are released by `point` or before it enter the state.
@@ -95,6 +97,22 @@ class StepPages : public PageSource {
   const bool refilled_;  // the model exceeds the pool: pages of this pass are fetched into frames that it releases
   const bool at_rest_;
   bool held_ = false;
+};
+
+// The pages of a rider (step.h) during the pass that it is in. They stay until the pass's end, when StepPages::end()
+// releases them with the rest.
+class RiderPages : public PageSource {
+ public:
+  // Borrows. To be made after residency.begin(step). Error{kInternal} where a page is not there.
+  RiderPages(Residency& residency, ModelId model);
+
+  ResidentPage acquire(PageUse use) override;
+  void release_through(PageUse) override {}
+  bool group_by_group() const override { return false; }
+
+ private:
+  Residency& residency_;
+  ModelId model_;
 };
 
 }  // namespace computron

@@ -43,7 +43,7 @@ struct StateDigest {
   std::uint64_t bytes_fetched = 0;
   std::uint64_t frames_moved = 0;  // of caches, to the offload area and back
   // Of what the step's pass has used, computed from the tables themselves; 0 without a pass. Costs a few bytes a page
-  // of the model and a block of the sequences.
+  // of each of its models and a block of the sequences.
   std::uint64_t page_table = 0;
   std::uint64_t cache_list = 0;
   std::uint64_t sequences = 0;  // their models, lengths, blocks and histories

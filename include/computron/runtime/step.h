@@ -1,10 +1,15 @@
 // A step: what rank 0 tells every rank. Fetches, changes of caches, and at most one forward pass of one model.
 //
+// Models that differ in their adapters alone (ShardLayout::family) may have their rows in one pass: the step's model
+// and, behind its chunks, those of its riders, each rider's side by side. All pages of a rider are there before the
+// pass, and are used until its end (ReleasePoint::kEnd).
+//
 // A step says everything; ranks decide nothing. All ranks get the common part, each only its own stage's plan.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "computron/base/bytes.h"
@@ -86,6 +91,14 @@ struct SequenceChunk {
   std::vector<std::int32_t> token_type_ids = {};  // [tokens]; empty: all 0
   std::vector<float> patches = {};  // images: [tokens, patch_values], zeros for the class token; only the first
                                     // stage gets them
+  // Whose the sequence is, where that is another model than the step's: a rider.
+  std::optional<ModelId> rider = {};
+};
+
+// Chunks of a pass that stand side by side and are of one model.
+struct ModelChunks {
+  ModelId model = 0;
+  std::span<const SequenceChunk> chunks;
 };
 
 struct Step {
@@ -105,6 +118,10 @@ struct Step {
   int encoded_rows() const;
   std::size_t encoded_values() const;
   int rows() const;
+
+  ModelId model_of(const SequenceChunk& chunk) const { return chunk.rider.value_or(model); }
+  // The chunks of the step's model, then those of each rider.
+  std::vector<ModelChunks> by_model() const;
 
   // Guides (SamplingParams::guide) travel once each, however many sequences begin with them; a decoded step's chunks
   // share their texts.

@@ -31,8 +31,9 @@ class CacheAllocator {
   // Blocks that the model may have without evicting a cache that is still wanted, or its own pages. A model that
   // exceeds the pool anyway, by its size or with a single sequence's cache, may have half of what it could.
   int blocks_beside_others(ModelId model) const;
-  // Blocks that it can have from free frames and pages of models that run later.
-  int blocks_in_reach(ModelId model) const;
+  // Blocks that it can have from free frames and pages of models that run later, beside what the cache of another one
+  // will want, if one is given.
+  int blocks_in_reach(ModelId model, std::optional<ModelId> beside = {}) const;
   // Blocks that it can have from free frames.
   int blocks_in_free_frames(ModelId model) const;
   // Frames that the model's cache will want when it runs, beyond what it has.
@@ -42,6 +43,9 @@ class CacheAllocator {
   // for it, those that run last first, as many as it takes, and frames that caches do not need are given back. False,
   // and nothing is changed, while one of those is in flight: which of its sequences go on is known when it is not.
   bool allocate(ModelId model, int blocks);
+  // For a rider: the same, of frames in reach alone. False, and nothing is changed, where it takes more, or its cache
+  // is offloaded.
+  bool allocate_in_reach(ModelId model, int blocks);
   // Frees the frames that caches do not need at the moment, but for the cache of the model that runs, if one does. With
   // prefix caching, only where that one, or the next, finds no frames without them.
   void trim(std::optional<ModelId> runs);

@@ -41,9 +41,11 @@ class ModelWork {
   const Request& oldest() const;
   // Requests that wait, and preempted sequences.
   std::size_t to_admit() const;
-  bool any_in_flight() const { return sequences_.count(AdmittedSequences::State::kInFlight) > 0; }
-  // Whether a pass could take any.
-  bool any_ready() const;
+  std::size_t in_flight() const { return sequences_.count(AdmittedSequences::State::kInFlight); }
+  bool any_in_flight() const { return in_flight() > 0; }
+  // Sequences that a pass could take.
+  std::size_t ready() const;
+  bool any_ready() const { return ready() > 0; }
   StepId last_step() const { return last_step_; }      // that had a pass of the model; 0: none
   double last_pass_s() const { return last_pass_s_; }  // when that was planned
 
@@ -66,8 +68,8 @@ class ModelWork {
   void admit_next(SequenceId id);
 
   PassPlan choose(const PassLimits& limits) { return plan_pass(sequences_, limits, prompts_first_); }
-  // The chunks of step `step`'s pass, which was just chosen; the cache must have `pass.blocks` blocks. Returns who is
-  // in flight now.
+  // Appends the chunks of step `step`'s pass, which was just chosen; the cache must have `pass.blocks` blocks. Returns
+  // who is in flight now.
   std::vector<Handle> begin_pass(const PassPlan& pass, StepId step, double now_s, std::vector<SequenceChunk>& chunks);
   // As AdmittedSequences::take_results.
   std::optional<Completion> take_results(Handle member, PassResults& results, double now_s);

@@ -6,6 +6,7 @@
 // sequences are preempted for older ones.
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "computron/sched/admitted_sequences.h"
@@ -14,7 +15,8 @@ namespace computron {
 
 // What a pass may hold.
 struct PassLimits {
-  int micro_batches = 1;  // the running sequences are split into so many; a pass takes one
+  int micro_batches = 1;                            // the running sequences are split into so many; a pass takes one
+  int sequences = std::numeric_limits<int>::max();  // at most, whatever a micro-batch has
   int tokens = 0;
   int prompt_tokens = 0;  // of prompts that can be cut into prefill chunks
   int logit_rows = 0;

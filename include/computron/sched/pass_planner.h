@@ -1,9 +1,18 @@
-// Which pass a model's turn comes to: who is admitted to its running sequences, which of them take part, and whether
-// another model fills in while the first one's pages are being copied. Changes sequences (admission, preemption) and
-// frees no frame: where the cache of the pass comes from is the cache allocator's part.
+// Which pass a model's turn comes to: who is admitted to its running sequences, which of them take part, whether
+// another model fills in while the first one's pages are being copied, and which models of its family ride along.
+// Changes sequences (admission, preemption) and frees no frame: where the cache of the pass comes from is the cache
+// allocator's part.
+//
+// Riders. Models that differ in their adapters alone (SchedulerState::families) may have sequences in one pass: the
+// base's weights are read once for all of them. A pass of the run order's first model takes along whom it finds behind
+// it in that order, in that order, in what it leaves of its tokens: models all of whose pages will be there as soon as
+// its own, and whose caches find room beside what the first one's will want. Where the first one has no sequence but in
+// flight, another of its family leads. Models of a policy without continuous batching never ride.
 #pragma once
 
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "computron/sched/cache_allocator.h"
 #include "computron/sched/pass_plan.h"
@@ -24,13 +33,35 @@ class PassPlanner {
   // The next pass of a model of the run order, for which its cache must have the pass's blocks; none if it has to wait.
   std::optional<PassPlan> plan(ModelId model);
 
+  // Models of the run order's first one's family that may lead a pass where that one has no sequence for it, in the
+  // order in which they run.
+  std::vector<ModelId> other_leads(double now_s) const;
+  // Those that may ride along in a pass of `lead`, all of whose fetches have been planned.
+  std::vector<ModelId> riders(ModelId lead, double now_s) const;
+  // What a pass leaves to riders.
+  struct Room {
+    int sequences = 0, tokens = 0, prompt_tokens = 0, logit_rows = 0;
+    bool is_full() const { return sequences <= 0 || tokens <= 0 || logit_rows <= 0; }
+    void take(const PassPlan& pass);
+  };
+  // Admits sequences of the riders. `pass`: the lead's.
+  Room room_beside(ModelId lead, const PassPlan& pass, std::span<const ModelId> riders);
+  // The rider's part of the pass, for which its cache must have the part's blocks; none if it has none.
+  std::optional<PassPlan> plan_rider(ModelId model, const Room& room);
+
  private:
   void admit(ModelId model);
   bool admits(ModelId model) const;
+  std::optional<ModelId> family_before(ModelId model) const;
+  template <class Visit>
+  void visit_family(ModelId model, Visit&& visit) const;
   PassPlan choose(ModelId model);
-  PassLimits limits(ModelId model, bool exceeds_pool) const;
+  PassPlan choose(ModelId model, const PassLimits& limits);
+  PassLimits limits(ModelId model, bool exceeds_pool, int prompt_tokens) const;
   int prompt_tokens(ModelId model) const;
+  int passes_in_flight(ModelId model) const;
   bool waits_for_micro_batch(ModelId model, const PassPlan& pass) const;
+  bool is_whole_micro_batch(ModelId model) const;
 
   SchedulerState& state_;
   const CacheAllocator& caches_;

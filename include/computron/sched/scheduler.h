@@ -8,6 +8,7 @@
 // now and those behind it are prefetched, and says in which order models have pages evicted. If fewer than
 // `steps_in_flight` passes are under way, a pass is planned: of the first model, or, while its pages are still being
 // copied, of another model whose pages are all resident and whose pass ends before the first one's has to begin.
+// Where models differ in their adapters alone, sequences of several of them ride in one pass (pass_planner.h).
 // Planning a pass admits waiting requests as long as their cache will fit, chooses sequences and prefill chunks
 // (pass_plan.h), makes room for their cache, where necessary by offloading or dropping other models' caches, and writes
 // the fetches of all pages that the model lacks into the step: the pass trails them page by page. If no pass can be
@@ -121,8 +122,12 @@ class Scheduler {
   void decide_run_order(double now_s);
   std::optional<PlannedStep> plan_pass(double now_s);
   std::optional<PlannedStep> plan_pass_of(ModelId model, double now_s);
+  // Puts the sequences into the step that is being planned. Returns them.
+  std::vector<ModelWork::Handle> begin_pass(ModelId model, const PassPlan& pass, double now_s, PlannedStep& planned);
+  std::vector<StepInFlight::Rider> add_riders(const PassPlan& lead, double now_s, PlannedStep& planned);
   std::optional<PlannedStep> plan_fetch_step(double now_s);
   PlannedStep seal(PlannedStep planned);
+  void take_results(ModelId model, std::span<const ModelWork::Handle> members, PassResults& results, double now_s);
 
   std::vector<std::string> names_;         // [model] for error messages
   std::unique_ptr<SchedulerState> state_;  // borrowed by the next three

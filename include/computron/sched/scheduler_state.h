@@ -41,11 +41,16 @@ struct SchedulerOptions {
 
 // A step that has been planned and not reported.
 struct StepInFlight {
+  struct Rider {
+    ModelId model;
+    std::vector<ModelWork::Handle> members;
+  };
   StepId id;
   ModelId model;
   int rows;                                // of the pass; 0: fetches only
-  std::vector<ModelWork::Handle> members;  // sequences of the pass
+  std::vector<ModelWork::Handle> members;  // sequences of the pass, of its model
   double end_s;                            // predicted
+  std::vector<Rider> riders = {};          // sequences of the pass, of other models
 };
 
 struct SchedulerState {
@@ -57,12 +62,18 @@ struct SchedulerState {
   bool misses_pages(ModelId model) const;
   // When what has been planned will have been executed, as predicted, but not before `now_s`.
   double computed_s(double now_s) const { return in_flight.empty() ? now_s : std::max(now_s, in_flight.back().end_s); }
+  // Whether a pass may have rows of both: they are one, or of one family.
+  bool may_share_pass(ModelId a, ModelId b) const {
+    return a == b || (families[a] != kAlone && families[a] == families[b]);
+  }
   // The ranks will know it with the next step, before whose changes of caches the sequence is gone.
   void close(SequenceId sequence);
 
   // Never change.
   std::vector<ModelShape> models;
   SchedulerOptions options;
+  static constexpr int kAlone = -1;
+  std::vector<int> families;  // [model] the same number: ShardLayout::family is, on every stage; kAlone: no other's is
 
   // Changed by the core, the agenda by it alone.
   Agenda agenda;

@@ -104,6 +104,9 @@ class StagePool {
   // What a pass of `model` in step `step` needs, in the order of its uses. `again`: another pass will follow, so pages
   // that it lacks may come in behind this one. Needs fewest_frames() at least.
   void plan_pass(StepId step, ModelId model, Evictable& evictable, bool again);
+  // The pass that step `step` has been planned with has a rider of this model, which misses no page: its pages and its
+  // cache are used until the step's end.
+  void ride_along(StepId step, ModelId model);
   // Fetches pages of the model ahead of its pass, as fetch_first_missing() does.
   void prefetch(ModelId model, Evictable& evictable, std::size_t bytes, int reserve);
 

@@ -32,6 +32,7 @@ class GroupEngine {
     double sent_s;       // of now_s()
     double predicted_s;  // from then
     bool swap, pass;
+    std::vector<ModelId> riders;  // of the pass
   };
   // A step that all ranks have executed, with their reports [rank of the group].
   struct Done {
@@ -93,6 +94,7 @@ class GroupEngine {
   Step send_now(PlannedStep planned);
   void count_sent(const PlannedStep& planned);
   void count_reported(const InFlight& step, const std::vector<Report>& reports);
+  void count_cache(ModelId model);
   void note_copies(int rank, const Step& step);
   void share_out_busy_time(RankTimes& times, const Report& report);
 

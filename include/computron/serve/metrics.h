@@ -32,6 +32,7 @@ struct StepMetrics {
   std::uint64_t count = 0;
   std::uint64_t passes = 0;  // steps that were not for fetches alone
   std::uint64_t graphs = 0;  // of them, those that every rank's device was given as one graph
+  std::uint64_t rides = 0;   // passes of another model that had sequences of this one, too
   double total_s = 0;        // from the step being sent to its last done record, summed
   double overhead_s = 0;     // rank 0's deciding, sending and bookkeeping, summed
   // [rank] of its passes, without stalls for pages or the stage before. Empty: no step.
