@@ -13,6 +13,7 @@ constexpr int kWarpKeys = 16;
 constexpr int kRoundKeys = kWarps * kWarpKeys;
 constexpr int kQueries = 8;  // of a block
 constexpr int kPiece = 8;    // elements of 16 bytes
+static_assert(kThreads >= 2 * kMaxHeadDim / kPiece, "a thread a piece of a key and a value");
 static_assert(kKvSplit % kRoundKeys == 0 && kLongKvSplit % kRoundKeys == 0);
 
 // A float32 as a sum of two-byte numbers: of float16, whose exponents are few, the second part is held 2048 times as

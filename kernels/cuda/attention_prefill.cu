@@ -33,7 +33,7 @@ class TiledPrefill {
 
  public:
   static constexpr int kThreads = kTileQueries / kTileRows * kWarp;
-  static_assert(kThreads >= kKeys && kKeys * kPieces % kThreads == 0);
+  static_assert(kThreads >= kKeys && kThreads % kPieces == 0 && kKeys * kPieces % kThreads == 0);
 
   struct Shared {
     alignas(16) T queries[kTileQueries][kStride];

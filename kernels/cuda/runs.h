@@ -10,7 +10,7 @@ namespace computron::kernels::cuda {
 inline constexpr int kTileRows = 16;  // of a weight, that one block multiplies
 
 // Rows [row_begin, row_begin + rows), one behind the other at `data`. A GEMM weight has zero rows behind them up to a
-// multiple of 64. Tiles are counted through all runs.
+// multiple of kTileRows. Tiles are counted through all runs.
 struct RowRun {
   const std::byte* data;
   int row_begin;

@@ -263,14 +263,14 @@ std::size_t ShardLayout::common_block_bytes(ShardPlan plan, const WeightFormat& 
 
 std::size_t common_block(std::size_t a, std::size_t b) {
   constexpr std::size_t kLargest = std::size_t{8} << 20;
-  const std::size_t common = std::lcm(a, b);
-  return common <= kLargest ? common : 1;
+  const std::size_t common = std::lcm(a, b);  // 0 where one of them is
+  return common <= kLargest ? common : 0;
 }
 
 std::size_t default_page_bytes(std::size_t device_default, std::size_t largest_block, std::size_t common_block) {
   constexpr std::size_t kAlignment = 4096;  // of what is read past the file cache
   const std::size_t multiple = std::lcm(common_block, kAlignment), least = std::max(device_default, 16 * largest_block);
-  if (common_block == 1 || least < 2 * multiple) return round_up(least, kAlignment);
+  if (common_block <= 1 || least < 2 * multiple) return round_up(least, kAlignment);
   return least / multiple * multiple;
 }
 

@@ -498,7 +498,9 @@ TEST(ShardLayout, PagesOfNoGivenSizeHoldWholeBlocksOfAllWeights) {
   EXPECT_EQ(default_page_bytes(64 * kMiB, 512 * kKiB, 512 * kKiB), 64 * kMiB);
   EXPECT_EQ(common_block(128 * kKiB, 448 * kKiB), 896 * kKiB) << "depths of 4096 and 14336";
   EXPECT_EQ(default_page_bytes(64 * kMiB, 448 * kKiB, 896 * kKiB), 73 * 896 * kKiB);
-  EXPECT_EQ(common_block(4096 * 3, 4096 * 1031 * 2), 1u) << "no page is a multiple of 24 MiB";
+  EXPECT_EQ(common_block(4096 * 3, 4096 * 1031 * 2), 0u) << "no page is a multiple of 24 MiB";
+  EXPECT_EQ(common_block(0, 64), 0u) << "whatever comes behind it";
+  EXPECT_EQ(default_page_bytes(8 * kMiB, 100, 0), 8 * kMiB);
   const PlainFormat apart;
   const JoiningFormat joining;
   Case c;

@@ -299,6 +299,25 @@ TEST_P(AttentionTest, DecodingMatchesDoubleLoop) {
   }
 }
 
+// Single rows of several sequences store their keys and values while they are decoded, the first of a KV split too, and
+// find them later.
+TEST_P(AttentionTest, SingleRowsOfSeveralSequencesFindWhatTheyStored) {
+  for (const Case& c : cases(bench_)) {
+    if (!c.shape.causal) continue;
+    constexpr int kFirst = 126, kRows = 5;
+    const std::vector<Sequence> sequences = {random_sequence(c.shape, kFirst + kRows, 1),
+                                             random_sequence(c.shape, kRows + 3, 2)};
+    const Cache cache(bench_, c, 144);
+    attend(c, cache, sequences, {{0, 0, kFirst}, {1, 0, 3}});
+    for (int i = 0; i < kRows; ++i) {
+      const auto rows = attend(c, cache, sequences, {{0, kFirst + i, 1}, {1, 3 + i, 1}});
+      const double tolerance = decoded_tolerance(bench_.traits(), c.cache_dtype);
+      expect_close(rows[0], reference(c, sequences[0], kFirst + i), tolerance, describe(c));
+      expect_close(rows[1], reference(c, sequences[1], 3 + i), tolerance, describe(c));
+    }
+  }
+}
+
 // So many keys that KV splits are longer, of which a window shows some.
 TEST_P(AttentionTest, DecodingFarAlongMatchesDoubleLoop) {
   if (bench_.traits().host_memory) GTEST_SKIP() << "of the GPU's kernels";

@@ -258,7 +258,7 @@ class Rank {
       std::vector<std::pair<const std::byte*, std::uint64_t>> bound;
       for (PageUse use = first; use <= last; ++use) {
         const ResidentPage page = pages.acquire(use);
-        compute_.wait(*page.ready);
+        if (page.ready != nullptr) compute_.wait(*page.ready);
         bound.emplace_back(page.data, stamp_of(run.step.model, layout_list_[run.step.model]->uses[use]));
       }
       for (int phase = 0; phase < 2; ++phase) compute_.enqueue([this, bound] { check(bound); });
@@ -465,6 +465,35 @@ TEST(OrderRule, PagesAreAtRestOnceAPassHasWaitedForThem) {
   EXPECT_TRUE(at_rest(true, {}));
   EXPECT_TRUE(at_rest(false, {}));
   EXPECT_FALSE(at_rest(false, {{.model = 1, .page = 0, .frame = 1, .after = {3}}})) << "page 1 has lost its frame";
+}
+
+// A pass that wants no outputs waits for fewer pages than the model has.
+TEST(OrderRule, APageAtRestHasAnEventUntilItsCopyHasEnded) {
+  const ShardLayout layout = make_layout(1, 0);
+  AdversaryDevice device;
+  Adversary adversary(0);
+  AdversaryStream compute(adversary, 0), copy(adversary, 1);
+  HostStore host(device);
+  host.add(layout, "pages", [](std::byte*, const std::vector<std::size_t>&) {});
+  Residency residency(0, {&layout}, host, device, /*frames=*/1, kPageBytes, /*host_slots=*/0, copy, compute);
+  StepId id = 0;
+  const auto event_at_rest = [&](const std::vector<Fetch>& fetches) -> std::optional<const Event*> {
+    Step step = one_stage_step();
+    step.id = ++id;
+    step.stages[0].fetches = fetches;
+    residency.accept(step);
+    residency.begin(step);
+    StepPages pages(residency, step);
+    const Event* const ready = pages.acquire(0).ready;
+    pages.end();
+    return pages.at_rest() ? std::optional(ready) : std::nullopt;
+  };
+  EXPECT_EQ(event_at_rest({{.model = 0, .page = 0, .frame = 0, .after = {}}}), std::nullopt);
+  const auto before = event_at_rest({});
+  ASSERT_TRUE(before.has_value());
+  EXPECT_NE(*before, nullptr) << "the copy is still on its way";
+  EXPECT_TRUE(adversary.run_all());
+  EXPECT_EQ(event_at_rest({}), std::optional<const Event*>(nullptr));
 }
 
 // A fetch that waits for a use whose own page comes later on the link would deadlock: refused, not hung.

@@ -79,8 +79,8 @@ class PageSource {
   // group (groups of 32 MiB on two threads: some 5 % of a gemm where other programs disturb one of them; within 1 % on
   // one thread).
   virtual bool group_by_group() const = 0;
-  // Whether every page is there and stays until the pass has been enqueued: then pages may be acquired in any order,
-  // and released together at the end. Follows from the steps, not from how fast copies are.
+  // Whether every page has its place and keeps it until the pass has been enqueued: then pages may be acquired in any
+  // order, and released together at the end. Follows from the steps, not from how fast copies are.
   virtual bool at_rest() const { return false; }
 };
 
@@ -90,7 +90,8 @@ class PageSource {
 //
 //   hidden       [M, hidden] f32                                the residual stream
 //   input        [M, hidden or patch_values] input              what a layer reads: the normalised residual stream
-//   fused        [M, (q + 2 kv)/tp, gate_up/tp, experts, classes or patch_values]         results of wide products, f32;
+//   fused        [M, (q + 2 kv)/tp, gate_up/tp, experts, classes or patch_values]         results of wide products,
+//   f32;
 //                                                               of gates perhaps narrower (Ops::gate_dtype)
 //   inner        [M, heads × head_dim/tp or ffn/tp] input       between a layer's two products
 //   partial      [levels][M, hidden] f32                        a row-parallel product, then its sum over the ranks;

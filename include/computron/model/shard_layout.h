@@ -94,19 +94,18 @@ struct ShardLayout {
   // `types`: as the device keeps them. ConfigError when a row block or vector does not fit a page, naming the tensor
   // and the size needed, and as WeightTypes::of.
   static ShardLayout make(ShardPlan plan, const WeightFormat& format, const WeightTypes& types, std::size_t page_bytes);
-  // The largest 64-row block, table row or vector of the shard: what a page must hold at least.
+  // The largest row block, table row or vector of the shard: what a page must hold at least.
   static std::size_t largest_block_bytes(ShardPlan plan, const WeightFormat& format, const WeightTypes& types);
   // What whole row blocks of all its GEMM weights fill without a rest: their bytes' least common multiple. 1 where the
   // device does not join pages (WeightFormat::joins_pages).
   static std::size_t common_block_bytes(ShardPlan plan, const WeightFormat& format, const WeightTypes& types);
 };
 
-// The least common multiple of two blocks' bytes; where that is larger than any page should be, no multiple is
-// wanted: 1.
+// The least common multiple of two blocks' bytes; 0 where that is larger than any page should be, and from then on.
 std::size_t common_block(std::size_t a, std::size_t b);
 
-// The size of pages where nobody asks for one: about `device_default`, room for 16 of the largest blocks, and a
-// multiple of `common_block` so that a weight over several pages in neighbouring frames is one run of rows.
+// The size of pages where nobody asks for one: about `device_default`, or 16 of the largest blocks, and a multiple of
+// `common_block` so that a weight over several pages in neighbouring frames is one run of rows.
 std::size_t default_page_bytes(std::size_t device_default, std::size_t largest_block, std::size_t common_block);
 
 }  // namespace computron

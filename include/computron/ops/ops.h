@@ -81,7 +81,7 @@ struct Table {
 class WeightFormat {
  public:
   virtual ~WeightFormat() = default;
-  virtual int row_block() const = 0;  // panels are multiples of this many rows (64)
+  virtual int row_block() const = 0;  // panels are multiples of this many rows
   // Bytes of a panel of `rows` rows (rounded up to the row block) of a weight with `in` columns.
   virtual std::size_t panel_bytes(int rows, int in, const WeightType& type) const = 0;
   // Writes a piece of a weight into its packed panel: rows [row, row + rows) within the panel × columns
@@ -197,7 +197,8 @@ class Ops {
                     Activations out) = 0;
   // inout += x + bias (x + bias first). Both f32.
   virtual void add_residual(Stream&, Activations x, Vector bias, Activations inout) = 0;
-  // Both, with the same bits: inout += x + bias; out = norm(inout). out may be inout.
+  // Both, with the same bits: inout += x + bias; out = norm(inout). out may be inout. The vectors of this and of norm()
+  // lie in pages: a device may read them before what the last operation writes is there.
   virtual void add_residual_and_norm(Stream& stream, Activations x, Vector bias, Activations inout, NormKind kind,
                                      Vector weight, Vector norm_bias, float epsilon, Activations out) {
     add_residual(stream, x, bias, inout);

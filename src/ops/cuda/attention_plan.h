@@ -17,7 +17,9 @@ struct AttentionPlan {
   std::vector<std::uint32_t> blocks;              // of all sequences
   std::uint32_t largest_block = 0;
   int splits = 1;            // KV splits of the longest of row_ids
-  bool one_row_each = true;  // no row sees what another row of the batch puts into the cache
+  // No row sees what another row of the batch puts into the cache: every sequence has one row, and the blocks that
+  // sequences share were full before the pass (CacheBlocks::acquire_prefix).
+  bool one_row_each = true;
 
   // A sequence of up to this many rows is decoded row by row: tensor cores would be idle for most of a tile.
   static constexpr int kMaxDecodeRows = 8;

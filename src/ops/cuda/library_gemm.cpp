@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <bit>
 #include <cstdint>
 
@@ -85,6 +86,15 @@ int alignment_of(const LibraryCall& call) {
   return whole ? 16 : static_cast<int>(element);
 }
 
+// Pages cut a weight while they arrive: a piece that another kernel has to multiply may differ in its last bits from
+// the same rows at rest. Not seen on an H100.
+void warn_of_refusal(const LibraryCall& call) {
+  static std::atomic<bool> told = false;
+  if (told.exchange(true)) return;
+  spdlog::warn("cublas: an algorithm for [{}, {}] refuses {} of its rows: their last bits may depend on how pages lie",
+               call.weight_rows, call.depth, call.run_rows);
+}
+
 // Who looks for an algorithm takes the bias's alignment from its address (cublasLt.h, BIAS_POINTER), which a piece of
 // another weight has not: one that is aligned as all are, and no better.
 LibraryCall with_any_bias(LibraryCall call) {
@@ -118,7 +128,10 @@ bool LibraryGemm::multiply(CudaComputeStream& stream, const LibraryCall& call, c
   const auto status =
       cublasLtMatmul(handle_.get(), &p.product, &one, call.weight, &p.weight, call.x, &p.x, &zero, call.out, &p.out,
                      call.out, &p.out, &algorithm, workspace_, workspace_bytes_, stream.handle());
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
+    warn_of_refusal(call);
+    return false;
+  }
   check_library(status, "cublasLtMatmul");
   return true;
 }

@@ -45,6 +45,17 @@ TEST(PanelRuns, PanelsOfAPageMergeAndPagesDoNot) {
   EXPECT_EQ(runs[2].ready, &second);
 }
 
+TEST(PanelRuns, PanelsThatAreThereMergeAcrossPages) {
+  const std::vector<std::byte> memory(1000);
+  const std::byte* at = memory.data();
+  const std::vector<WeightPanel> panels = {
+      {at, nullptr, 0, 64}, {at + 128, nullptr, 64, 16}, {at + 160, nullptr, 80, 32}, {at + 300, nullptr, 112, 16}};
+  const auto runs = merge_panels(std::span<const WeightPanel>(panels), 2);
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].rows, 112);
+  EXPECT_EQ(runs[1].row_begin, 112);
+}
+
 TEST(PanelRuns, EveryRowAndEveryTileIsFound) {
   const std::vector<std::byte> memory(1);
   std::vector<PanelRun> runs;
@@ -241,6 +252,15 @@ TEST(AttentionPlan, EveryRowGoesOneWay) {
       EXPECT_EQ(plan.blocks[static_cast<std::size_t>(last.first_block + last.position / 17)], blocks[1]);
     }
   }
+}
+
+TEST(AttentionPlan, KnowsWhetherRowsSeeEachOther) {
+  const std::vector<std::uint32_t> blocks(8);
+  const auto one_row_each = [&](std::vector<SequenceRows> sequences) {
+    return AttentionPlan::make(/*causal=*/true, sequences, 8, 16, true).one_row_each;
+  };
+  EXPECT_TRUE(one_row_each({{0, 1, 20, blocks}, {1, 1, 3, blocks}}));
+  EXPECT_FALSE(one_row_each({{0, 1, 20, blocks}, {1, 2, 3, blocks}}));
 }
 
 TEST(AttentionPlan, CountsTheSpansOfTheLongestRow) {
