@@ -100,6 +100,58 @@ void drop_late(SchedulerState& state, double now_s, OpenRequests& open, std::vec
   for (const ModelId model : models) drop_late(state, model, now_s, open, ends);
 }
 
+// Puts the sequences into the step that is being planned. Returns them.
+std::vector<ModelWork::Handle> begin_pass(SchedulerState& state, ModelId model, const PassPlan& pass, double now_s,
+                                          PlannedStep& planned) {
+  Step& step = planned.step;
+  for (const auto& part : pass.parts) {
+    const Sequence& sequence = part.member->sequence();
+    if (!sequence.begun()) planned.begun.push_back(sequence.request().id);
+  }
+  return state.work.edit(model, [&](ModelWork& work) { return work.begin_pass(pass, step.id, now_s, step.chunks); });
+}
+
+// Puts riders into the step, in what its own model's part `lead` leaves. What room a rider's cache takes may be pages
+// of one that runs behind it, which then does not ride.
+std::vector<StepInFlight::Rider> add_riders(SchedulerState& state, PassPlanner& passes, CacheAllocator& caches,
+                                            const PassPlan& lead, double now_s, PlannedStep& planned) {
+  Step& step = planned.step;
+  std::vector<StepInFlight::Rider> riders;
+  const std::vector<ModelId> models = passes.riders(step.model, now_s);
+  if (models.empty()) return riders;
+  PassPlanner::Room room = passes.room_beside(step.model, lead, models);
+  for (const ModelId model : models) {
+    if (room.is_full()) break;
+    if (state.misses_pages(model)) continue;
+    const std::optional<PassPlan> pass = passes.plan_rider(model, room);
+    if (!pass || !caches.allocate_in_reach(model, pass->blocks)) continue;
+    const std::size_t first = step.chunks.size();
+    riders.push_back({model, begin_pass(state, model, *pass, now_s, planned)});
+    for (SequenceChunk& chunk : std::span(step.chunks).subspan(first)) chunk.rider = model;
+    for (StagePool& pool : state.pools) pool.ride_along(step.id, model);
+    room.take(*pass);
+  }
+  return riders;
+}
+
+// The members of a model take theirs from the front; those that have ended are completions.
+void take_results(SchedulerState& state, OpenRequests& open, ModelId model, std::span<const ModelWork::Handle> members,
+                  PassResults& results, double now_s, std::vector<Completion>& ends) {
+  state.work.edit(model, [&](ModelWork& work) {
+    for (const ModelWork::Handle member : members) {
+      const SequenceId id = member->sequence().id();
+      const OpenRequests::Work of_member = OpenRequests::work_of(member->sequence().request());
+      std::optional<Completion> completion = work.take_results(member, results, now_s);
+      if (!completion) continue;
+      state.close(id);
+      open.remove(model, of_member);
+      completion->finished_s = now_s;
+      ends.push_back(std::move(*completion));
+    }
+  });
+  count_anew(open, state, model);
+}
+
 }  // namespace
 
 Scheduler::Scheduler(std::vector<ModelShape> models, std::vector<std::string> names, std::unique_ptr<Policy> policy,
@@ -227,52 +279,20 @@ std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, double now_s) 
   Step& step = planned.step;
   step.id = ++last_step_;
   step.model = model;
-  std::vector<ModelWork::Handle> members = begin_pass(model, *pass, now_s, planned);
+  std::vector<ModelWork::Handle> members = begin_pass(state, model, *pass, now_s, planned);
   const ModelWork& work = state.work[model];
   const bool again = work.sequences().totals().unfinished > 0 || work.to_admit() > 0;
   prefetcher_.fetch_missing(step.id, model, again, now_s);
   if (state.agenda.is_first(model)) activate(model, now_s, active_, prefetcher_);
   // All of it is there or on its way.
   if (!caches_.exceeds_pool(model, work.cache().count())) prefetcher_.forget_swap(model);
-  std::vector<StepInFlight::Rider> riders = add_riders(*pass, now_s, planned);
+  std::vector<StepInFlight::Rider> riders = add_riders(state, passes_, caches_, *pass, now_s, planned);
+  for (const StepInFlight::Rider& rider : riders) prefetcher_.forget_swap(rider.model);
   const double end_s = std::max(state.computed_s(now_s) + state.costs.bottleneck_s(model, step.rows()),
                                 now_s + prefetcher_.wait_s(model, now_s));
   state.in_flight.push_back({step.id, model, step.rows(), std::move(members), end_s, std::move(riders)});
   prefetcher_.prefetch(now_s);
   return planned;
-}
-
-std::vector<ModelWork::Handle> Scheduler::begin_pass(ModelId model, const PassPlan& pass, double now_s,
-                                                     PlannedStep& planned) {
-  Step& step = planned.step;
-  for (const auto& part : pass.parts) {
-    const Sequence& sequence = part.member->sequence();
-    if (!sequence.begun()) planned.begun.push_back(sequence.request().id);
-  }
-  return state_->work.edit(model, [&](ModelWork& work) { return work.begin_pass(pass, step.id, now_s, step.chunks); });
-}
-
-// What room a rider's cache takes may be pages of one that runs behind it, which then does not ride.
-std::vector<StepInFlight::Rider> Scheduler::add_riders(const PassPlan& lead, double now_s, PlannedStep& planned) {
-  SchedulerState& state = *state_;
-  Step& step = planned.step;
-  std::vector<StepInFlight::Rider> riders;
-  const std::vector<ModelId> models = passes_.riders(step.model, now_s);
-  if (models.empty()) return riders;
-  PassPlanner::Room room = passes_.room_beside(step.model, lead, models);
-  for (const ModelId model : models) {
-    if (room.is_full()) break;
-    if (state.misses_pages(model)) continue;
-    const std::optional<PassPlan> pass = passes_.plan_rider(model, room);
-    if (!pass || !caches_.allocate_in_reach(model, pass->blocks)) continue;
-    const std::size_t first = step.chunks.size();
-    riders.push_back({model, begin_pass(model, *pass, now_s, planned)});
-    for (SequenceChunk& chunk : std::span(step.chunks).subspan(first)) chunk.rider = model;
-    for (StagePool& pool : state.pools) pool.ride_along(step.id, model);
-    prefetcher_.forget_swap(model);
-    room.take(*pass);
-  }
-  return riders;
 }
 
 std::optional<PlannedStep> Scheduler::plan_fetch_step(double now_s) {
@@ -304,26 +324,11 @@ void Scheduler::completed(StepId step, PassResults results, double now_s, std::s
   const StepInFlight done = std::move(state.in_flight.front());
   state.in_flight.pop_front();
   prefetcher_.observe(done, times, now_s);
-  take_results(done.model, done.members, results, now_s);
-  for (const auto& [model, members] : done.riders) take_results(model, members, results, now_s);
+  take_results(state, open_, done.model, done.members, results, now_s, completions_);
+  for (const auto& [model, members] : done.riders) {
+    take_results(state, open_, model, members, results, now_s, completions_);
+  }
   ensure(results.rows.empty() && results.encoded.empty(), "more results than the step asked for");
-}
-
-void Scheduler::take_results(ModelId model, std::span<const ModelWork::Handle> members, PassResults& results,
-                             double now_s) {
-  state_->work.edit(model, [&](ModelWork& work) {
-    for (const ModelWork::Handle member : members) {
-      const SequenceId id = member->sequence().id();
-      const OpenRequests::Work open = OpenRequests::work_of(member->sequence().request());
-      std::optional<Completion> completion = work.take_results(member, results, now_s);
-      if (!completion) continue;
-      state_->close(id);
-      open_.remove(model, open);
-      completion->finished_s = now_s;
-      completions_.push_back(std::move(*completion));
-    }
-  });
-  count_anew(open_, *state_, model);
 }
 
 }  // namespace computron

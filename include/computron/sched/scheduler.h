@@ -122,12 +122,8 @@ class Scheduler {
   void decide_run_order(double now_s);
   std::optional<PlannedStep> plan_pass(double now_s);
   std::optional<PlannedStep> plan_pass_of(ModelId model, double now_s);
-  // Puts the sequences into the step that is being planned. Returns them.
-  std::vector<ModelWork::Handle> begin_pass(ModelId model, const PassPlan& pass, double now_s, PlannedStep& planned);
-  std::vector<StepInFlight::Rider> add_riders(const PassPlan& lead, double now_s, PlannedStep& planned);
   std::optional<PlannedStep> plan_fetch_step(double now_s);
   PlannedStep seal(PlannedStep planned);
-  void take_results(ModelId model, std::span<const ModelWork::Handle> members, PassResults& results, double now_s);
 
   std::vector<std::string> names_;         // [model] for error messages
   std::unique_ptr<SchedulerState> state_;  // borrowed by the next three
