@@ -91,7 +91,8 @@ std::vector<ModelWork::Handle> ModelWork::begin_pass(const PassPlan& pass, StepI
   }
   prompts_first_ = pass.prompt_rows == 0;
   last_step_ = step;
-  last_pass_s_ = now_s;
+  // A rider takes what the first model leaves, which ends nobody's wait who found no room.
+  if (first == 0 || to_admit() == 0) last_pass_s_ = now_s;
   return members;
 }
 

@@ -149,7 +149,10 @@ bool PassPlanner::is_whole_micro_batch(ModelId model) const {
   visit_family(model, [&](ModelId other) {
     const ModelWork& work = state_.work[other];
     in_flight += work.in_flight();
-    if (!state_.misses_pages(other)) ready += work.ready() + work.to_admit();
+    if (state_.misses_pages(other)) return;
+    ready += work.ready();
+    // Of the model itself all that can be admitted have been.
+    if (other != model && work.sequences().running() < state_.options.max_seqs) ready += work.to_admit();
   });
   return ready * state_.stages() >= ready + in_flight;
 }

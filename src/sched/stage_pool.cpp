@@ -229,11 +229,15 @@ void StagePool::plan_pass(StepId step, ModelId model, Evictable& evictable, bool
   if (out_of_core && again) fetch_behind(step, model, rotation);
 }
 
-// Pages that the pass's own model has, too, are used by that alone.
+// Pages of the base, which the pass's own model has, too, are used by that alone. Those of adapters are used behind its
+// last use of them, even where both have one.
 void StagePool::ride_along(StepId step, ModelId model) {
   ensure(missing_pages(model) == 0, "a rider misses a page");
   for (const FrameId frame : state_.page_table(model)) {
     if (last_use_[frame].step < step) last_use_[frame] = {step, ReleasePoint::kEnd};
+  }
+  for (const PageId page : state_.layout(model).adapter_pages) {
+    last_use_[state_.frame_of(model, page)] = {step, ReleasePoint::kEnd};
   }
   cache_use_[model] = {step, ReleasePoint::kEnd};
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
 
 namespace computron::test {
@@ -53,6 +54,7 @@ void Replica::place_until(ReleasePoint point, StepId completed) {
 
 void Replica::run_pass(const Step& step, StepId completed) {
   expect_cache_covers(step);
+  std::set<FrameId> of_riders;  // their adapters' pages, which are read behind the lead's last use of them
   for (const auto& [model, chunks] : step.by_model()) {
     for (const FrameId frame : state_.cache(model)) last_use_[frame] = {step.id, ReleasePoint::kEnd};
     if (model == step.model) continue;
@@ -60,12 +62,13 @@ void Replica::run_pass(const Step& step, StepId completed) {
       require(frame != kNoFrame, "a page of a rider is not there");
       last_use_[frame] = {step.id, ReleasePoint::kEnd};
     }
+    for (const PageId page : state_.layout(model).adapter_pages) of_riders.insert(state_.frame_of(model, page));
   }
   const std::vector<PageId>& uses = state_.layout(step.model).uses;
   for (PageUse use = 0; use < uses.size(); ++use) {
     const FrameId frame = state_.frame_of(step.model, uses[use]);
     require(frame != kNoFrame, fmt::format("page {} is not there for its use", uses[use]));
-    last_use_[frame] = {step.id, use};
+    if (!of_riders.contains(frame)) last_use_[frame] = {step.id, use};
     const bool over = use + 1 == uses.size() || state_.layout(step.model).over_before[use + 1] == use;
     if (over) place_until({step.id, use}, completed);
   }

@@ -31,7 +31,10 @@ ShardLayout make_layout(const FakeModel& model, std::size_t stage) {
       layout.contents.push_back(digest128(std::as_bytes(std::span(&number, 1))));
     }
   }
-  if (model.family != 0) layout.family = digest128(std::as_bytes(std::span(&model.family, 1)));
+  if (model.family != 0) {
+    layout.family = digest128(std::as_bytes(std::span(&model.family, 1)));
+    for (int p = model.base; p < model.pages[stage]; ++p) layout.adapter_pages.push_back(static_cast<PageId>(p));
+  }
   if (model.pages[stage] > 1) layout.uses.push_back(0);  // as a tied head would
   // Operations that bind model.span uses each.
   for (std::size_t use = 0; use < layout.uses.size(); ++use) {
@@ -115,13 +118,13 @@ FakeModel small_model(int pages, std::vector<TokenId> eos_tokens) {
 std::vector<FakeModel> small_family(std::uint64_t family, int base, const std::vector<int>& adapters, int stages) {
   std::vector<FakeModel> models;
   for (std::size_t m = 0; m < adapters.size(); ++m) {
-    FakeModel& model = models.emplace_back(FakeModel{.pages = {}, .layers = {}, .family = family});
+    FakeModel& model = models.emplace_back(FakeModel{.pages = {}, .layers = {}, .family = family, .base = base});
     for (int stage = 0; stage < stages; ++stage) {
       model.pages.push_back(base + adapters[m]);
       model.layers.push_back(1);
       std::vector<std::uint64_t>& contents = model.contents.emplace_back();
       for (int page = 0; page < model.pages.back(); ++page) {
-        contents.push_back(page < base ? hash_tuple(family, stage, page) : hash_tuple(family, stage, page, m));
+        contents.push_back(page < base ? hash_tuple(family, stage, page) : hash_tuple(family, stage, page, m / 2));
       }
     }
   }

@@ -29,12 +29,14 @@ struct FakeModel {
   // which follow from a page's number modulo 5) are one.
   std::vector<std::vector<std::uint64_t>> contents = {};
   std::uint64_t family = 0;  // models with equal ones differ in their adapters alone; 0: of none
+  int base = 0;              // pages of a stage that are not the adapter's, where it has a family
 };
 
 // One stage, one layer.
 FakeModel small_model(int pages, std::vector<TokenId> eos_tokens = {});
 
-// Members of one family, which share the first `base` pages of each stage; member m has adapters[m] more.
+// Members of one family, which share the first `base` pages of each stage; member m has adapters[m] more, of which each
+// pair of members has equal ones as far as both go.
 std::vector<FakeModel> small_family(std::uint64_t family, int base, const std::vector<int>& adapters, int stages = 1);
 
 // Owns the layouts that shapes() point to.
