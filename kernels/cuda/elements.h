@@ -186,8 +186,8 @@ struct BiasActivate {
   }
 };
 
-// BiasActivate of 16 bytes: columns kPiece × c, ..., kPiece × c + kPiece - 1. `first` and `out_columns` are multiples of
-// kPiece, out is aligned to 16 bytes.
+// BiasActivate of 16 bytes: columns kPiece × c, ..., kPiece × c + kPiece - 1. `first` and `out_columns` are multiples
+// of kPiece, out is aligned to 16 bytes.
 template <class T>
 struct BiasActivatePieces {
   static constexpr int kPiece = 16 / sizeof(T);

@@ -7,9 +7,9 @@
 #include <set>
 
 #include "computron/base/error.h"
+#include "computron/base/join.h"
+#include "computron/checkpoint/differences.h"
 #include "src/model/config_json.h"
-#include "src/model/differences.h"
-#include "src/model/join.h"
 
 namespace computron {
 namespace {

@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include "computron/base/error.h"
+#include "computron/base/join.h"
+#include "computron/checkpoint/differences.h"
 #include "computron/model/adapter.h"
-#include "src/model/differences.h"
-#include "src/model/join.h"
 
 namespace computron {
 namespace {

@@ -7,8 +7,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "computron/base/join.h"
 #include "src/model/config_json.h"
-#include "src/model/join.h"
 
 namespace computron {
 namespace {

@@ -11,7 +11,7 @@
 #include "computron/base/log.h"
 #include "src/model/families/hf_keys.h"
 #include "src/model/families/table.h"
-#include "src/model/join.h"
+#include "computron/base/join.h"
 
 namespace computron {
 namespace {

@@ -6,10 +6,10 @@
 #include <set>
 #include <string>
 
+#include "computron/checkpoint/differences.h"
 #include "computron/checkpoint/matrix_source.h"
 #include "computron/checkpoint/model_folder.h"
 #include "computron/model/family.h"
-#include "src/model/differences.h"
 
 namespace computron {
 

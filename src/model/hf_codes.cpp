@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "src/model/join.h"
+#include "computron/base/join.h"
 
 namespace computron {
 namespace {

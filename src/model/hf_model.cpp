@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <optional>
 
+#include "computron/base/join.h"
 #include "computron/base/printable.h"
 #include "computron/model/family.h"
 #include "src/model/families/hf_keys.h"
 #include "src/model/folder_tensors.h"
 #include "src/model/hf_codes.h"
-#include "src/model/join.h"
 #include "src/model/sentence_folder.h"
 
 namespace computron {

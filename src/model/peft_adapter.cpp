@@ -7,13 +7,13 @@
 #include <optional>
 #include <set>
 
+#include "computron/base/join.h"
 #include "computron/base/printable.h"
+#include "computron/checkpoint/differences.h"
 #include "computron/checkpoint/reader.h"
 #include "computron/model/adapter.h"
 #include "computron/model/family.h"
-#include "src/model/differences.h"
 #include "src/model/folder_tensors.h"
-#include "src/model/join.h"
 #include "src/model/peft_config.h"
 
 namespace computron {

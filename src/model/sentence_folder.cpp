@@ -8,7 +8,7 @@
 
 #include "src/model/config_json.h"
 #include "src/model/families/hf_keys.h"
-#include "src/model/join.h"
+#include "computron/base/join.h"
 
 namespace computron {
 namespace {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <utility>
+#include <vector>
 
 namespace computron {
 
@@ -18,6 +20,29 @@ namespace {
 
 PageUse first_use(const ShardLayout& layout, PageId page) {
   return static_cast<PageUse>(std::find(layout.uses.begin(), layout.uses.end(), page) - layout.uses.begin());
+}
+
+// Neighbours side by side, so that a device may read their pages as one (WeightFormat::joins_pages). Frames that have
+// been idle for some steps come first; those that are still in use follow by runs of neighbours that become free one
+// after the other, the earliest run first, so that copies wait for as little as possible.
+void put_in_order(std::vector<FrameId>& frames, std::span<const ReleasePoint> last_use, StepId last_step) {
+  constexpr StepId kStepsUnderWay = 8;  // more than a pipeline usually has
+  std::ranges::sort(frames);
+  const auto in_use = std::ranges::stable_partition(
+      frames, [&](FrameId frame) { return last_use[frame].step + kStepsUnderWay < last_step; });
+  std::vector<std::span<const FrameId>> runs;
+  for (const FrameId& frame : in_use) {
+    const FrameId* const before = runs.empty() ? nullptr : &runs.back().back();
+    if (before != nullptr && frame == *before + 1 && last_use[*before] <= last_use[frame]) {
+      runs.back() = {runs.back().data(), runs.back().size() + 1};
+    } else {
+      runs.emplace_back(&frame, 1);
+    }
+  }
+  std::ranges::stable_sort(runs, {}, [&](std::span<const FrameId> run) { return last_use[run.front()]; });
+  std::vector<FrameId> ordered(frames.begin(), in_use.begin());
+  for (const std::span<const FrameId> run : runs) ordered.insert(ordered.end(), run.begin(), run.end());
+  frames = std::move(ordered);
 }
 
 }  // namespace
@@ -177,31 +202,8 @@ void StagePool::fetch_first_missing(ModelId model, Evictable& evictable, std::si
     evict_page(frames.back());  // the next search no longer sees it
     planned += state_.layout(model).page_link_bytes(page);
   }
-  put_in_order(frames);
+  put_in_order(frames, last_use_, last_step_);
   for (std::size_t i = 0; i < missing.size(); ++i) fetch(model, missing[i], frames[i]);
-}
-
-// Neighbours side by side, so that a device may read their pages as one (WeightFormat::joins_pages). Frames that have
-// been idle for some steps come first; those that are still in use follow by runs of neighbours that become free one
-// after the other, the earliest run first, so that copies wait for as little as possible.
-void StagePool::put_in_order(std::vector<FrameId>& frames) const {
-  constexpr StepId kStepsUnderWay = 8;  // more than a pipeline usually has
-  std::ranges::sort(frames);
-  const auto in_use = std::ranges::stable_partition(
-      frames, [&](FrameId frame) { return last_use_[frame].step + kStepsUnderWay < last_step_; });
-  std::vector<std::span<const FrameId>> runs;
-  for (const FrameId& frame : in_use) {
-    const FrameId* const before = runs.empty() ? nullptr : &runs.back().back();
-    if (before != nullptr && frame == *before + 1 && last_use_[*before] <= last_use_[frame]) {
-      runs.back() = {runs.back().data(), runs.back().size() + 1};
-    } else {
-      runs.emplace_back(&frame, 1);
-    }
-  }
-  std::ranges::stable_sort(runs, {}, [&](std::span<const FrameId> run) { return last_use_[run.front()]; });
-  std::vector<FrameId> ordered(frames.begin(), in_use.begin());
-  for (const std::span<const FrameId> run : runs) ordered.insert(ordered.end(), run.begin(), run.end());
-  frames = std::move(ordered);
 }
 
 void StagePool::plan_pass(StepId step, ModelId model, Evictable& evictable, bool again) {

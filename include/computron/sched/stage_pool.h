@@ -132,7 +132,6 @@ class StagePool {
   // Pages that the model misses, in order, until they take `bytes` over the host link or but `reserve` frames are left
   // to take.
   void fetch_first_missing(ModelId model, Evictable& evictable, std::size_t bytes, int reserve);
-  void put_in_order(std::vector<FrameId>& frames) const;
   void fetch_behind(StepId step, ModelId model, Rotation& rotation);
   void fetch(ModelId model, PageId page, FrameId frame);
   void free_cache_frames(ModelId model, int from = 0);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/model/join.h"
+#include "computron/base/join.h"
 
 namespace computron {
 

@@ -16,7 +16,7 @@ struct AttentionPlan {
   std::vector<kernels::cuda::QueryTile> tiles;    // for tiled prefill
   std::vector<std::uint32_t> blocks;              // of all sequences
   std::uint32_t largest_block = 0;
-  int splits = 1;            // KV splits of the longest of row_ids
+  int splits = 1;  // KV splits of the longest of row_ids
   // No row sees what another row of the batch puts into the cache: every sequence has one row, and the blocks that
   // sequences share were full before the pass (CacheBlocks::acquire_prefix).
   bool one_row_each = true;

@@ -139,7 +139,8 @@ void CudaOps::activate_expert_gates(Stream& stream, const Gate& gate, Activation
       return kernel::AtExperts<Body>{routes_of(routes), experts.first, experts.end, body};
     };
     if (in_fours(in, out)) {
-      run(compute, "activate_expert_gates", out.rows, out.columns / 4, at_experts(kernel::ActivateGateFours<float, T>{each}));
+      run(compute, "activate_expert_gates", out.rows, out.columns / 4,
+          at_experts(kernel::ActivateGateFours<float, T>{each}));
     } else {
       run(compute, "activate_expert_gates", out.rows, out.columns, at_experts(each));
     }

@@ -1,4 +1,4 @@
-// Lists in messages. fmt::join is not used because g++ 12 warns (wrongly) inside it at -O3. Private to src/model.
+// Lists in messages. fmt::join is not used because g++ 12 warns (wrongly) inside it at -O3.
 #pragma once
 
 #include <fmt/format.h>

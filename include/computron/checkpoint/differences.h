@@ -1,4 +1,4 @@
-// What a checkpoint or folder has otherwise than its model needs it: the first ten are listed. Private to src/model.
+// What a checkpoint or folder has otherwise than its model needs it: the first ten are listed.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "computron/base/error.h"
-#include "src/model/join.h"
+#include "computron/base/join.h"
 
 namespace computron {
 
