@@ -322,42 +322,26 @@ class FlushesSubnormals {
 template <class Code>
 class TiledCodesGemm {
  public:
-  TiledCodesGemm(const PanelCall& call, I table)
-      : call_(call), e_(*call.expansion), table_(table), row_words_(static_cast<std::size_t>(call.depth) / 2) {}
+  TiledCodesGemm(const PanelCall& call, I table) : call_(call), e_(*call.expansion), table_(table) {}
 
   void run() const {
     const std::byte* block = call_.weight;
     for (int n = 0; n < call_.columns; n += kRowBlock, block += e_.layout.block_bytes()) {
-      float* const tile = call_.tile + n;
       bool safe = false;
       {
         const FlushesSubnormals flushes;
-        safe = multiply_rows<1>(block, tile);
+        safe = multiply(block, call_.tile + n);
       }
-      if (!safe) gemm_amx_block(call_, block, tile);
+      if (!safe) gemm_amx_block(call_, block, call_.tile + n);
     }
   }
 
  private:
-  // One row meets all parts of a block at once, more two of them and then the others, for want of registers.
-  template <int kRows>
-  bool multiply_rows(const std::byte* block, float* tile) const {
-    if constexpr (kRows < kMostCodesRowsAsAmx) {
-      if (call_.rows > kRows) return multiply_rows<kRows + 1>(block, tile);
-    }
-    if constexpr (kRows == 1) {
-      return multiply<kRows, 0, 1, 2, 3>(block, tile);
-    } else {
-      return multiply<kRows, Code::kHalves[0][0], Code::kHalves[0][1]>(block, tile) &&
-             multiply<kRows, Code::kHalves[1][0], Code::kHalves[1][1]>(block, tile);
-    }
-  }
+  static constexpr int kParts = 4;  // of 16 rows of a block
 
   // False: the scales are for gemm_amx().
-  template <int kRows, int... kPart>
   bool multiply(const std::byte* block, float* tile) const {
-    constexpr int kParts = sizeof...(kPart), kPlace[] = {kPart...};
-    V sums[kRows][kParts] = {};
+    V sums[kParts] = {};
     ScaleLoader<Code> loader(e_);
     const std::byte* p = block + e_.layout.factors_bytes;
     for (int k = 0, next; k < call_.depth; k = next) {
@@ -366,41 +350,32 @@ class TiledCodesGemm {
       loader.load(block, p, scales);
       p += kRowBlock * e_.layout.scale_bytes;
       for (; k < next; k += kTileDepth, p += kTileDepth / 2 * Code::kPairBytes) {
-        add_tile<kRows, kPart...>(p, reinterpret_cast<const std::uint32_t*>(call_.x) + k / 2, scales, sums);
+        add_tile(p, reinterpret_cast<const std::uint32_t*>(call_.x) + k / 2, scales, sums);
       }
     }
     if (!loader.all_safe()) return false;
-    for (int m = 0; m < kRows; ++m) {
-      for (int v = 0; v < kParts; ++v) {
-        _mm512_storeu_ps(tile + static_cast<std::size_t>(m) * call_.columns + 16 * kPlace[v], sums[m][v]);
-      }
-    }
+    for (int v = 0; v < kParts; ++v) _mm512_storeu_ps(tile + 16 * v, sums[v]);
     return true;
   }
 
-  template <int kRows, int... kPart>
   __attribute__((always_inline)) void add_tile(const std::byte* codes, const std::uint32_t* x, const Scales& scales,
-                                               V (&sums)[kRows][sizeof...(kPart)]) const {
-    constexpr int kParts = sizeof...(kPart);
+                                               V (&sums)[kParts]) const {
     const int ahead = call_.blocking.codes_ahead_bytes;
-    V even[kRows][kParts] = {}, odd[kRows][kParts] = {};
+    V even[kParts] = {}, odd[kParts] = {};
     for (int pair = 0; pair < kTileDepth / 2; ++pair, codes += Code::kPairBytes) {
       for (int b = 0; b < Code::kPairBytes; b += 64) {
         _mm_prefetch(reinterpret_cast<const char*>(codes + ahead + b), _MM_HINT_T0);
       }
       const Code code(codes, table_);
-      const I values[] = {reinterpret_cast<I>(code.template part<kPart>(scales))...};
-      for (int m = 0; m < kRows; ++m) {
-        const I both = _mm512_set1_epi32(static_cast<int>(x[m * row_words_ + static_cast<std::size_t>(pair)]));
-        for (int v = 0; v < kParts; ++v) {
-          even[m][v] = _mm512_fmadd_ps(lower(values[v]), lower(both), even[m][v]);
-          odd[m][v] = _mm512_fmadd_ps(upper(values[v]), upper(both), odd[m][v]);
-        }
+      const W values[kParts] = {code.template part<0>(scales), code.template part<1>(scales),
+                                code.template part<2>(scales), code.template part<3>(scales)};
+      const I both = _mm512_set1_epi32(static_cast<int>(x[pair]));
+      for (int v = 0; v < kParts; ++v) {
+        even[v] = _mm512_fmadd_ps(lower(reinterpret_cast<I>(values[v])), lower(both), even[v]);
+        odd[v] = _mm512_fmadd_ps(upper(reinterpret_cast<I>(values[v])), upper(both), odd[v]);
       }
     }
-    for (int m = 0; m < kRows; ++m) {
-      for (int v = 0; v < kParts; ++v) sums[m][v] = _mm512_add_ps(sums[m][v], _mm512_add_ps(even[m][v], odd[m][v]));
-    }
+    for (int v = 0; v < kParts; ++v) sums[v] = _mm512_add_ps(sums[v], _mm512_add_ps(even[v], odd[v]));
   }
   static V lower(I pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
   static V upper(I pairs) { return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536))); }
@@ -408,7 +383,6 @@ class TiledCodesGemm {
   const PanelCall& call_;
   const Expansion& e_;
   I table_;
-  std::size_t row_words_;
 };
 
 // Whether no sum can be subnormal. Subnormal sums become zeros of their sign, and only to a sum of -0 a weight of -0 is
@@ -452,7 +426,7 @@ void gemm_codes_bf16_avx512(const PanelCall& call) {
 
 bool gemm_codes_as_amx(const PanelCall& call) {
   const int group = call.expansion->layout.group;
-  if (call.rows > kMostCodesRowsAsAmx || (group % kTileDepth != 0 && group < call.depth)) return false;
+  if (call.rows > 1 || (group % kTileDepth != 0 && group < call.depth)) return false;
   bool done = false;
   with_codes(call, [&]<class Code>(I table, Code*) {
     if constexpr (Code::kPairBytes == 128) {
