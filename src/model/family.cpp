@@ -8,10 +8,10 @@
 #include <cmath>
 
 #include "computron/base/error.h"
+#include "computron/base/join.h"
 #include "computron/base/log.h"
 #include "src/model/families/hf_keys.h"
 #include "src/model/families/table.h"
-#include "computron/base/join.h"
 
 namespace computron {
 namespace {

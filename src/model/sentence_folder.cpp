@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "computron/base/join.h"
 #include "src/model/config_json.h"
 #include "src/model/families/hf_keys.h"
-#include "computron/base/join.h"
 
 namespace computron {
 namespace {
