@@ -171,7 +171,7 @@ RowParallelLinear::RowParallelLinear(const ShardLayout& layout, const std::strin
   const int k_slices = layout.plan.k_slices;
   for (int k_slice = 0; k_slice < k_slices; ++k_slice) {
     const std::string ending = k_slices > 1 ? fmt::format(".{}", k_slice) : "";
-    weights_.push_back(TensorRef::find(layout, prefix + ".weight" + ending));
+    weights_.push_back(TensorRef::find(layout, fmt::format("{}.weight{}", prefix, ending)));
     adapters_.emplace_back(layout, prefix + ".weight", ending);
     ensure(weights_.back().present(), "linear layer without a weight");
   }

@@ -55,16 +55,15 @@ class Layouter {
   Layouter(ShardLayout& layout, const WeightFormat& format) : layout_(layout), format_(format) {}
 
   void run() {
-    const std::vector<ShardTensor>& tensors = layout_.plan.tensors;
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (tensors[i].same_as >= 0) {
-        revisit(layout_.tensors[tensors[i].same_as]);
+    for (const ShardTensor& t : layout_.plan.tensors) {
+      if (t.same_as >= 0) {
+        revisit(layout_.tensors[t.same_as]);
         continue;
       }
       // Variants of a model may have other embeddings, and the same layers in the same places of the pages behind them.
-      if (embedding_open_ && !embeds(tensors[i])) base_.page = kNone;
-      embedding_open_ = embeds(tensors[i]);
-      place(tensors[i], tensors[i].of_adapter() ? adapter_ : base_);
+      if (embedding_open_ && !embeds(t)) base_.page = kNone;
+      embedding_open_ = embeds(t);
+      place(t, t.of_adapter() ? adapter_ : base_);
     }
     for (TensorLayout& tensor : layout_.tensors) tensor.groups = group_panels(tensor.panels);
     find_ends_of_uses();

@@ -28,10 +28,10 @@ PageUse first_use(const ShardLayout& layout, PageId page) {
 void put_in_order(std::vector<FrameId>& frames, std::span<const ReleasePoint> last_use, StepId last_step) {
   constexpr StepId kStepsUnderWay = 8;  // more than a pipeline usually has
   std::ranges::sort(frames);
-  const auto in_use = std::ranges::stable_partition(
-      frames, [&](FrameId frame) { return last_use[frame].step + kStepsUnderWay < last_step; });
+  const auto in_use = std::stable_partition(
+      frames.begin(), frames.end(), [&](FrameId frame) { return last_use[frame].step + kStepsUnderWay < last_step; });
   std::vector<std::span<const FrameId>> runs;
-  for (const FrameId& frame : in_use) {
+  for (const FrameId& frame : std::span(in_use, frames.end())) {
     const FrameId* const before = runs.empty() ? nullptr : &runs.back().back();
     if (before != nullptr && frame == *before + 1 && last_use[*before] <= last_use[frame]) {
       runs.back() = {runs.back().data(), runs.back().size() + 1};
@@ -40,7 +40,7 @@ void put_in_order(std::vector<FrameId>& frames, std::span<const ReleasePoint> la
     }
   }
   std::ranges::stable_sort(runs, {}, [&](std::span<const FrameId> run) { return last_use[run.front()]; });
-  std::vector<FrameId> ordered(frames.begin(), in_use.begin());
+  std::vector<FrameId> ordered(frames.begin(), in_use);
   for (const std::span<const FrameId> run : runs) ordered.insert(ordered.end(), run.begin(), run.end());
   frames = std::move(ordered);
 }

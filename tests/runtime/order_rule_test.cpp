@@ -61,7 +61,7 @@ struct PlannedRun {
 // Writes random steps that keep the order rule.
 class RandomScheduler {
  public:
-  RandomScheduler(std::vector<const ShardLayout*> layouts, int frames, std::uint64_t seed)
+  RandomScheduler(const std::vector<const ShardLayout*>& layouts, int frames, std::uint64_t seed)
       : layouts_(layouts),
         state_(layouts, frames, kHostSlots),
         last_use_(frames),

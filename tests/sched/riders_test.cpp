@@ -9,8 +9,6 @@
 namespace computron::test {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr SchedulerOptions kWide{.frames = 200, .max_batch_tokens = 1000, .max_seqs = 100, .steps_in_flight = 1};
