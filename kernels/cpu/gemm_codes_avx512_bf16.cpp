@@ -426,15 +426,12 @@ void gemm_codes_bf16_avx512(const PanelCall& call) {
 
 bool gemm_codes_as_amx(const PanelCall& call) {
   const int group = call.expansion->layout.group;
-  if (call.rows > 1 || (group % kTileDepth != 0 && group < call.depth)) return false;
-  bool done = false;
+  const bool eight_bits = bits_of(call.expansion->type.codes) == 8;
+  if (call.rows > 1 || !eight_bits || (group % kTileDepth != 0 && group < call.depth)) return false;
   with_codes(call, [&]<class Code>(I table, Code*) {
-    if constexpr (Code::kPairBytes == 128) {
-      TiledCodesGemm<Code>(call, table).run();
-      done = true;
-    }
+    if constexpr (Code::kPairBytes == 128) TiledCodesGemm<Code>(call, table).run();
   });
-  return done;
+  return true;
 }
 
 }  // namespace computron::kernels

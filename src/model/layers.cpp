@@ -88,58 +88,7 @@ Activations converted(Pass& pass, Activations in, Activations out) {
   return out;
 }
 
-// hidden [M, hidden] = hidden + (sum + bias).
-void add_residual(Pass& pass, Activations hidden, const BranchOutput& branch) {
-  const Vector bias = branch.bias != nullptr ? branch.bias->vector(pass.pages) : Vector{};
-  pass.ops.add_residual(pass.stream, branch.sum, bias, hidden);
-  if (branch.bias != nullptr) branch.bias->release(pass.pages);
-}
-
 }  // namespace
-
-Norm::Norm(const ShardLayout& layout, const std::string& prefix)
-    : kind_(layout.plan.config.norm),
-      epsilon_(layout.plan.config.norm_epsilon),
-      weight_(TensorRef::find(layout, prefix + ".weight")),
-      bias_(TensorRef::find(layout, prefix + ".bias")) {}
-
-void Norm::forward(Pass& pass, Activations in, Activations out) {
-  const Vector weight = weight_.vector(pass.pages);  // one by one: pages are asked for in order
-  const Vector bias = bias_.vector(pass.pages);
-  pass.ops.norm(pass.stream, kind_, in, weight, bias, epsilon_, out);
-  weight_.release(pass.pages);
-  bias_.release(pass.pages);
-}
-
-void Norm::add_and_forward(Pass& pass, const BranchOutput& branch, Activations hidden, Activations out) {
-  if (!pass.pages.at_rest()) {
-    add_residual(pass, hidden, branch);
-    return forward(pass, hidden, out);
-  }
-  const Vector branch_bias = branch.bias != nullptr ? branch.bias->vector(pass.pages) : Vector{};
-  const Vector weight = weight_.vector(pass.pages), bias = bias_.vector(pass.pages);
-  pass.ops.add_residual_and_norm(pass.stream, branch.sum, branch_bias, hidden, kind_, weight, bias, epsilon_, out);
-  if (branch.bias != nullptr) branch.bias->release(pass.pages);
-  weight_.release(pass.pages);
-  bias_.release(pass.pages);
-}
-
-void ResidualStream::add(const BranchOutput& branch) {
-  ensure(!pending_, "a branch's output is added while another waits");
-  pending_ = branch;
-}
-
-void ResidualStream::normalise(Pass& pass, Norm& norm, Activations out) {
-  if (norm.present() && pending_) {
-    return norm.add_and_forward(pass, *std::exchange(pending_, std::nullopt), hidden_, out);
-  }
-  settle(pass);
-  norm.present() ? norm.forward(pass, hidden_, out) : pass.ops.convert(pass.stream, hidden_, out);
-}
-
-void ResidualStream::settle(Pass& pass) {
-  if (pending_) add_residual(pass, hidden_, *std::exchange(pending_, std::nullopt));
-}
 
 Linear::Linear(const ShardLayout& layout, const std::string& prefix, Activation activation)
     : activation_(activation),
@@ -170,9 +119,9 @@ RowParallelLinear::RowParallelLinear(const ShardLayout& layout, const std::strin
     : bias_(TensorRef::find(layout, prefix + ".bias")) {
   const int k_slices = layout.plan.k_slices;
   for (int k_slice = 0; k_slice < k_slices; ++k_slice) {
-    const std::string ending = k_slices > 1 ? fmt::format(".{}", k_slice) : "";
-    weights_.push_back(TensorRef::find(layout, fmt::format("{}.weight{}", prefix, ending)));
-    adapters_.emplace_back(layout, prefix + ".weight", ending);
+    const std::string ending = k_slices > 1 ? fmt::format(".{}", k_slice) : "", weight = prefix + ".weight";
+    weights_.push_back(TensorRef::find(layout, weight + ending));
+    adapters_.emplace_back(layout, weight, ending);
     ensure(weights_.back().present(), "linear layer without a weight");
   }
 }
@@ -359,7 +308,7 @@ Activations Mlp::inner(Pass& pass, Activations x, const Vector& bias) {
 // Narrow where the device wants it, unless something is still to be added or the gate is written in another type.
 DType Mlp::gate_dtype(const Pass& pass, int rows) {
   const DType dtype = pass.ops.gate_dtype(rows, up_.weight().type());
-  return dtype == down_.input_dtype() && !up_.adapter().present() ? dtype : DType::kF32;
+  return dtype == down_.input_dtype() && !up_.adapter().changes(pass) ? dtype : DType::kF32;
 }
 
 SharedExpert::SharedExpert(const ShardLayout& layout, const std::string& prefix)

@@ -187,10 +187,7 @@ void StagePool::fetch(ModelId model, PageId page, FrameId frame) {
 }
 
 void StagePool::prefetch(ModelId model, Evictable& evictable, std::size_t bytes, int reserve) {
-  if (missing_pages(model) > 0) fetch_first_missing(model, evictable, bytes, reserve);
-}
-
-void StagePool::fetch_first_missing(ModelId model, Evictable& evictable, std::size_t bytes, int reserve) {
+  if (missing_pages(model) == 0) return;
   std::vector<PageId> missing;
   std::vector<FrameId> frames;
   std::size_t planned = 0;
@@ -217,7 +214,7 @@ void StagePool::plan_pass(StepId step, ModelId model, Evictable& evictable, bool
                     .over = {},
                     .farthest = static_cast<std::int64_t>(layout.uses.size()) - 1,
                     .pages = pages(model) - pinned};
-  if (!out_of_core) fetch_first_missing(model, evictable, std::numeric_limits<std::size_t>::max(), /*reserve=*/0);
+  if (!out_of_core) prefetch(model, evictable, std::numeric_limits<std::size_t>::max(), /*reserve=*/0);
   for (PageUse use = 0; use < layout.uses.size(); ++use) {
     const PageId page = layout.uses[use];
     if (state_.frame_of(model, page) == kNoFrame) {

@@ -90,8 +90,7 @@ class PageSource {
 //
 //   hidden       [M, hidden] f32                                the residual stream
 //   input        [M, hidden or patch_values] input              what a layer reads: the normalised residual stream
-//   fused        [M, (q + 2 kv)/tp, gate_up/tp, experts, classes or patch_values]         results of wide products,
-//   f32;
+//   fused        [M, (q + 2 kv)/tp, gate_up/tp, experts, classes or patch_values] f32     results of wide products;
 //                                                               of gates perhaps narrower (Ops::gate_dtype)
 //   inner        [M, heads × head_dim/tp or ffn/tp] input       between a layer's two products
 //   partial      [levels][M, hidden] f32                        a row-parallel product, then its sum over the ranks;

@@ -107,7 +107,8 @@ class StagePool {
   // The pass that step `step` has been planned with has a rider of this model, which misses no page: its pages and its
   // cache are used until the step's end.
   void ride_along(StepId step, ModelId model);
-  // Fetches pages of the model ahead of its pass, as fetch_first_missing() does.
+  // Pages that the model misses, in order, until they take `bytes` over the host link or but `reserve` frames are left
+  // to take.
   void prefetch(ModelId model, Evictable& evictable, std::size_t bytes, int reserve);
 
   // Sequences are begun, extended and closed here: they take no frames.
@@ -129,9 +130,6 @@ class StagePool {
 
   FrameId find_frame(Evictable& evictable);
   FrameId find_rotating_frame(StepId step, ModelId model, PageUse use, Evictable& evictable, Rotation& rotation);
-  // Pages that the model misses, in order, until they take `bytes` over the host link or but `reserve` frames are left
-  // to take.
-  void fetch_first_missing(ModelId model, Evictable& evictable, std::size_t bytes, int reserve);
   void fetch_behind(StepId step, ModelId model, Rotation& rotation);
   void fetch(ModelId model, PageId page, FrameId frame);
   void free_cache_frames(ModelId model, int from = 0);
