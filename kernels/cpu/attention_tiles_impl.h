@@ -265,6 +265,9 @@ class TiledAttention {
     for (; d + kVectors * kLanes <= t_.stride; d += kVectors * kLanes) {
       accumulate_pv_columns<kQueries, kVectors>(i, d, columns, values + d, stride);
     }
+    for (; d + 2 * kLanes <= t_.stride; d += 2 * kLanes) {  // a head of 32 elements, say
+      accumulate_pv_columns<kQueries, 2>(i, d, columns, values + d, stride);
+    }
     for (; d < t_.stride; d += kLanes) accumulate_pv_columns<kQueries, 1>(i, d, columns, values + d, stride);
   }
 

@@ -5,6 +5,7 @@
 
 #include <immintrin.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -120,5 +121,50 @@ inline F8 exp(F8 x) {
   const F8 capped = _mm256_blendv_ps(value, splat(__builtin_inff()), _mm256_cmp_ps(x, highest, _CMP_GT_OQ));
   return _mm256_andnot_ps(_mm256_cmp_ps(x, lowest, _CMP_LT_OQ), capped);
 }
+
+// These vectors, for what is written once for all widths (Lanes16 of simd512.h is the other).
+struct Lanes8 {
+  using V = F8;
+  using Bf16 = kernels::Bf16;
+  static constexpr int kCount = kLanes;
+  static constexpr int kWide = 2;  // vectors beside six queries: twelve sums, two keys and a query in 16 registers
+
+  static float widen(float x) { return x; }
+  static float widen(Bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
+  template <class T>
+  static V load(const T* p) {
+    return kernels::load(p);
+  }
+  template <class T>
+  static V load_first(const T* p, int count) {
+    return kernels::load_first(p, count);
+  }
+  template <class T>
+  static void store(T* p, V x) {
+    kernels::store(p, x);
+  }
+  template <class T>
+  static void store_first(T* p, V x, int count) {
+    kernels::store_first(p, x, count);
+  }
+  static V splat(float x) { return kernels::splat(x); }
+  static V add(V a, V b) { return kernels::add(a, b); }
+  static V sub(V a, V b) { return kernels::sub(a, b); }
+  static V mul(V a, V b) { return kernels::mul(a, b); }
+  static V div(V a, V b) { return kernels::div(a, b); }
+  static V fma(V a, V b, V c) { return kernels::fma(a, b, c); }
+  static V max(V a, V b) { return kernels::max(a, b); }
+  static V min(V a, V b) { return kernels::min(a, b); }
+  static V negate(V x) { return _mm256_xor_ps(x, splat(-0.0f)); }
+  static V magnitude(V x) { return _mm256_andnot_ps(splat(-0.0f), x); }
+  static V sign_bits(V x) { return _mm256_and_ps(splat(-0.0f), x); }
+  static V with_bits(V x, V bits) { return _mm256_or_ps(x, bits); }
+  // `negative` where x has its sign bit.
+  static V by_sign(V x, V negative, V otherwise) { return _mm256_blendv_ps(otherwise, negative, x); }
+  static V exp(V x) { return kernels::exp(x); }
+  static float first(V x) { return _mm256_cvtss_f32(x); }
+  static float sum_lanes(V x) { return kernels::sum_lanes(x); }
+  static float max_lanes(V x) { return kernels::max_lanes(x); }
+};
 
 }  // namespace computron::kernels

@@ -24,6 +24,17 @@ struct Lanes16 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
   }
   static void store(float* p, V x) { _mm512_storeu_ps(p, x); }
+  static void store(Bf16* p, V x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), upper_halves(x)); }
+
+  // The first `count` < 16 lanes from or to p; the other lanes are zero, and their memory is not touched.
+  static V load_first(const float* p, int count) { return _mm512_maskz_loadu_ps(first_lanes(count), p); }
+  static V load_first(const Bf16* p, int count) {
+    const __m256i half = _mm256_maskz_loadu_epi16(first_lanes(count), p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  }
+  static void store_first(float* p, V x, int count) { _mm512_mask_storeu_ps(p, first_lanes(count), x); }
+  static void store_first(Bf16* p, V x, int count) { _mm256_mask_storeu_epi16(p, first_lanes(count), upper_halves(x)); }
+
   static V splat(float x) { return _mm512_set1_ps(x); }
   static V add(V a, V b) { return _mm512_add_ps(a, b); }
   static V sub(V a, V b) { return _mm512_sub_ps(a, b); }
@@ -31,6 +42,15 @@ struct Lanes16 {
   static V div(V a, V b) { return _mm512_div_ps(a, b); }
   static V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
   static V max(V a, V b) { return _mm512_max_ps(a, b); }  // b where a lane of either is NaN
+  static V min(V a, V b) { return _mm512_min_ps(a, b); }  // b where a lane of either is NaN
+  static V negate(V x) { return _mm512_xor_ps(x, splat(-0.0f)); }
+  static V magnitude(V x) { return _mm512_andnot_ps(splat(-0.0f), x); }
+  static V sign_bits(V x) { return _mm512_and_ps(splat(-0.0f), x); }
+  static V with_bits(V x, V bits) { return _mm512_or_ps(x, bits); }
+  // `negative` where x has its sign bit.
+  static V by_sign(V x, V negative, V otherwise) {
+    return _mm512_mask_mov_ps(otherwise, _mm512_movepi32_mask(_mm512_castps_si512(x)), negative);
+  }
   static float first(V x) { return _mm512_cvtss_f32(x); }
 
   // Upper half to lower half, then again.
@@ -61,6 +81,19 @@ struct Lanes16 {
     const V value = _mm512_scalef_ps(p, n);
     const V capped = _mm512_mask_mov_ps(value, _mm512_cmp_ps_mask(x, highest, _CMP_GT_OQ), splat(__builtin_inff()));
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ), capped);
+  }
+
+ private:
+  static __mmask16 first_lanes(int count) { return static_cast<__mmask16>((1u << count) - 1); }
+
+  // Rounded to bfloat16, to nearest even; NaN stays NaN. As store of simd.h.
+  static __m256i upper_halves(V x) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    const __m512i kept = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
   }
 };
 

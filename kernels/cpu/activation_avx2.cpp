@@ -1,0 +1,8 @@
+#include "kernels/cpu/activation_impl.h"
+#include "kernels/cpu/simd.h"
+
+namespace computron::kernels {
+
+ActivationKernels activation_avx2() { return WideActivations<Lanes8>::kernels(); }
+
+}  // namespace computron::kernels
