@@ -128,7 +128,10 @@ class RunReader {
     }
   }
 
-  void ask_ahead(const std::byte* p) const { _mm_prefetch(reinterpret_cast<const char*>(p + ahead_), _MM_HINT_T0); }
+  // GCC 12 takes a call of it for one without effect, and leaves it out, unless it is inlined first.
+  __attribute__((always_inline)) void ask_ahead(const std::byte* p) const {
+    _mm_prefetch(reinterpret_cast<const char*>(p + ahead_), _MM_HINT_T1);
+  }
 
   const Expansion& e_;
   const std::byte* block_;
@@ -245,12 +248,13 @@ class RunsGemm {
   int stride_;
 };
 
-// Of each pair of k those of all rows of x, and what does not matter for more of them.
+// Of each pair of k those of all rows of x. A store writes more than that, which the next one corrects.
 void pack_pairs(const PanelCall& call, std::byte* to) {
   const std::size_t row_bytes = static_cast<std::size_t>(call.depth) * 2;
-  for (std::size_t at = 0; at < row_bytes; at += kLine, to += kTileBytes) {
+  const int stride = pair_bytes(call.rows);
+  for (std::size_t at = 0; at < row_bytes; at += kLine, to += kTileRows * stride) {
     transpose([&](int i) { return call.x + std::min(i, call.rows - 1) * row_bytes + at; },
-              [&](int pair, I rows) { store(to + pair * kLine, rows); });
+              [&](int pair, I rows) { store(to + pair * stride, rows); });
   }
 }
 
@@ -259,7 +263,7 @@ void pack_pairs(const PanelCall& call, std::byte* to) {
 void gemm_code_runs(const PanelCall& call, std::byte* pairs) {
   const bool one = call.rows == 1;
   if (!one) pack_pairs(call, pairs);
-  const RunsGemm gemm(call, one ? call.x : pairs, one ? 4 : kLine);
+  const RunsGemm gemm(call, one ? call.x : pairs, pair_bytes(call.rows));
   configure(call.rows);
   const std::byte* block = call.weight;
   for (int n = 0; n < call.columns; n += kRowBlock, block += call.expansion->layout.block_bytes()) {

@@ -8,15 +8,20 @@
 // 14.2; where the tiles of a run are multiplied one behind the other instead of between its codes, 15.7.
 #pragma once
 
+#include <bit>
+#include <cstddef>
+
 #include "kernels/cpu/gemm_panels.h"
 
 namespace computron::kernels {
 
 inline constexpr int kMostRunRows = 16;
 
+// Of so many rows of x side by side: the bytes of a pair of k.
+constexpr int pair_bytes(int rows) { return 4 * static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows))); }
 // Bytes of `pairs` below for a call of so many rows of a depth, padded as packed.
 constexpr std::size_t code_runs_scratch(int rows, int depth) {
-  return rows == 1 ? 0 : static_cast<std::size_t>(depth) / 2 * 64;
+  return rows == 1 ? 0 : static_cast<std::size_t>(depth) / 2 * pair_bytes(rows) + 64;
 }
 
 // The bits of gemm_amx. Requires call.expansion->layout.in_runs and at most kMostRunRows rows of x; pairs:
