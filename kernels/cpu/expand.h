@@ -11,8 +11,8 @@ namespace computron::kernels {
 struct Expansion {
   WeightType type;
   QuantisedLayout layout;
-  // Writes k in [first, first + count) of a block, both multiples of 16, as groups are. Memory is asked ahead for what
-  // comes next.
+  // Writes k in [first, first + count) of a block, both multiples of 16, as groups are; in runs of 32. Memory is asked
+  // ahead for what comes next.
   void (*expand)(const Expansion&, const std::byte* block, int first, int count, std::byte* to);
 };
 

@@ -4,6 +4,7 @@
 
 #include "computron/base/error.h"
 #include "kernels/cpu/gemm_amx.h"
+#include "kernels/cpu/gemm_code_runs.h"
 #include "kernels/cpu/gemm_codes.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/pack.h"
@@ -27,8 +28,9 @@ void run_values(GemmKernel kernel, DType values, const PanelCall& call) {
   gemm_bf16_avx512(call);
 }
 
-auto* expand_with(GemmKernel kernel, DType values) {
+auto* expand_with(GemmKernel kernel, DType values, const QuantisedLayout& layout) {
   ensure(values != DType::kF16, "quantised weights have no values of float16 here");
+  if (layout.in_runs) return expand_code_runs;
   if (values == DType::kBF16) return expand_bf16_avx512;
   return kernel == GemmKernel::kAvx512 ? expand_f32_avx512 : expand_f32_avx2;
 }
@@ -63,8 +65,13 @@ void Gemm::run(const GemmChoice& choice, const WeightType& type, const std::byte
   if (padded != depth) x = pad_depth(type.values, x, rows, depth);
   PanelCall call{x, rows, padded, weight, columns, tile, scratch_->bytes, choice.blocking};
   if (!type.quantised()) return run_values(choice.kernel, type.values, call);
-  const Expansion expansion{type, QuantisedLayout(depth, type), expand_with(choice.kernel, type.values)};
+  const QuantisedLayout layout(depth, type);
+  const Expansion expansion{type, layout, expand_with(choice.kernel, type.values, layout)};
   call.expansion = &expansion;
+  if (layout.in_runs && rows <= kMostRunRows) {
+    pairs_.resize(code_runs_scratch(rows, padded));
+    return gemm_code_runs(call, pairs_.data());
+  }
   run_values(choice.kernel, type.values, call);
 }
 

@@ -62,6 +62,18 @@ unsigned code_at(const std::byte* pair, DType codes, int place) {
   return std::to_integer<unsigned>(pair[place % 16 * 4 + place / 32]) >> place / 16 % 2 * 4 & 15;
 }
 
+// Where the code of a row is in a run that begins at `k` / 32 * 32: its byte, and whether it is the upper half.
+constexpr int byte_in_runs(int row, int k) { return row / 4 * 64 + k % QuantisedLayout::kRun * 2 + row % 4 / 2; }
+constexpr bool upper_in_runs(int row) { return row % 2 == 1; }
+
+unsigned code_of(const std::byte* block, const QuantisedLayout& layout, const WeightType& type, int row, int k) {
+  if (!layout.in_runs) {
+    return code_at(block + layout.codes_at(k / 2 * 2), type.codes, place_of(in_pairs(type), row, k));
+  }
+  const std::byte* run = block + layout.codes_at(k / QuantisedLayout::kRun * QuantisedLayout::kRun);
+  return std::to_integer<unsigned>(run[byte_in_runs(row, k)]) >> (upper_in_runs(row) ? 4 : 0) & 15;
+}
+
 // ---- gathering
 
 // A piece in one square. Rows count from the block's first, k from the square's.
@@ -187,6 +199,50 @@ void put_words(const std::byte* from, std::byte* pair) {
   store128(pair + 48, _mm_unpackhi_epi16(b, d));
 }
 
+// Of a whole run, from the pair with its first k on.
+void put_run(const std::byte (&from)[QuantisedLayout::kRun / 2][kPairCodes], std::byte* run) {
+  const __m128i low = _mm_set1_epi8(15), places = _mm_set1_epi16(0x1001);  // 1 and 16
+  const __m128i by_k = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+  for (int pair = 0; pair < QuantisedLayout::kRun / 2; ++pair) {
+    for (int i = 0; i < kPairCodes / 32; ++i) {  // sixteen rows
+      const auto words = [&](int j) {
+        const __m128i codes = _mm_and_si128(load128(from[pair] + 32 * i + 16 * j), low);
+        return _mm_maddubs_epi16(_mm_shuffle_epi8(codes, by_k), places);
+      };
+      const __m128i two_k = _mm_packus_epi16(words(0), words(1));  // of four rows, four times
+      std::byte* to = run + 256 * i + 4 * pair;
+      for (int j = 0; j < 4; ++j) {
+        alignas(16) std::byte bytes[16];
+        store128(bytes, two_k);
+        std::memcpy(to + 64 * j, bytes + 4 * j, 4);
+      }
+    }
+  }
+}
+
+void put_run_codes(const std::byte* from, int row, int end, int k, std::byte* run) {
+  for (int r = row; r < end; ++r) {
+    auto& byte = reinterpret_cast<std::uint8_t&>(run[byte_in_runs(r, k)]);
+    const unsigned code = std::to_integer<unsigned>(from[place_of(true, r, k)]) & 15;
+    const bool upper = upper_in_runs(r);
+    std::atomic_ref(byte).fetch_or(static_cast<std::uint8_t>(code << (upper ? 4 : 0)), std::memory_order_relaxed);
+  }
+}
+
+void put_runs(const Square& square, const CodePiece& p, const QuantisedLayout& layout, int first_k, std::byte* block) {
+  constexpr int kRun = QuantisedLayout::kRun;
+  const int end_k = p.k + p.count, end = p.row + p.rows;
+  for (int k = p.k, next; k < end_k; k = next) {
+    next = std::min(k / kRun * kRun + kRun, end_k);
+    std::byte* run = block + layout.codes_at(first_k + k / kRun * kRun);
+    if (next - k == kRun && p.rows == kRowBlock) {
+      put_run(reinterpret_cast<const std::byte(&)[kRun / 2][kPairCodes]>(square[k / 2]), run);
+    } else {
+      for (int i = k; i < next; ++i) put_run_codes(square[i / 2], p.row, end, i, run);
+    }
+  }
+}
+
 // A byte holds codes of two rows. Another thread may hold the piece with the other.
 void put_nibbles(const std::byte* from, bool pairs, int row, int end, int k, std::byte* pair) {
   const int apart = pairs ? 8 : 16;  // rows
@@ -204,6 +260,7 @@ void put_nibbles(const std::byte* from, bool pairs, int row, int end, int k, std
 
 void put(const Square& square, const WeightType& type, const CodePiece& p, const QuantisedLayout& layout, int first_k,
          std::byte* block) {
+  if (layout.in_runs) return put_runs(square, p, layout, first_k, block);
   const bool pairs = in_pairs(type), words = two_in_a_byte(type.codes);
   const int end_k = p.k + p.count, end = p.row + p.rows;
   for (int k = p.k, next; k < end_k; k = next) {
@@ -284,13 +341,10 @@ void dequantise_row(const std::byte* block, const QuantisedLayout& layout, const
                     int last, float* out) {
   for (int k = first, end; k < last; k = end) {
     end = std::min((k / layout.group + 1) * layout.group, last);
-    const std::byte* pair = block + layout.codes_at(k / 2 * 2);
     const float scale = scale_of(block, layout, type, row, k / layout.group);
     for (; k < end; ++k) {
-      const float value =
-          scale * value_of_code(type.codes, code_at(pair, type.codes, place_of(in_pairs(type), row, k)));
+      const float value = scale * value_of_code(type.codes, code_of(block, layout, type, row, k));
       *out++ = type.values == DType::kBF16 ? f32_from_bf16(bf16_from_f32(value)) : value;
-      if (k % 2 == 1) pair += layout.code_bytes(2);
     }
   }
 }

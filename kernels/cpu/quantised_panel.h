@@ -5,40 +5,49 @@
 // groups of `type.group` k: 64 scales, then the codes, in the order in which pack.h has values of `type.values` (f32:
 // [k][64]; bf16: [k / 2][64][2]). Where the scales have factors, 64 of these come first. A code of eight bits is a
 // byte. Of those of four each 128, which are two k of all rows, are 16 words of 32 bits: number 16 j + i of them is
-// bits [4 j, 4 j + 4) of word i, so that one shift gives 16 neighbours. Zeroed memory is a weight of zeros.
+// bits [4 j, 4 j + 4) of word i, so that one shift gives 16 neighbours.
+//
+// With AMX codes of four bits lie in runs instead, where groups are of whole runs and values bf16: 32 k of all rows are
+// 16 times 32 words of 16 bits, a word a k, and row 4 i + j has bits [4 j, 4 j + 4) of the words of number i
+// (gemm_code_runs.h). Zeroed memory is a weight of zeros.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 
 #include "computron/base/weight_type.h"
+#include "kernels/cpu/isa.h"
 #include "kernels/cpu/pack.h"
 
 namespace computron::kernels {
 
 // Where things lie in a block, in bytes from its beginning.
 struct QuantisedLayout {
+  static constexpr int kRun = 32;
+
   int depth;   // padded
   int group;   // k of a group; the last may have fewer, a multiple of 16, too
   int groups;  // of a block
   std::size_t bits;
   std::size_t scale_bytes;    // of a scale
   std::size_t factors_bytes;  // of all factors of a block
+  bool in_runs;               // the codes
 
-  constexpr QuantisedLayout(int unpadded, const WeightType& type)
+  QuantisedLayout(int unpadded, const WeightType& type)
       : depth(round_up(unpadded, 32)),
         group(std::min(type.group, depth)),
         groups(ceil_div(depth, group)),
         bits(bits_of(type.codes)),
         scale_bytes(size_of(type.scales)),
-        factors_bytes(kRowBlock * type.factor_bytes()) {}
+        factors_bytes(kRowBlock * type.factor_bytes()),
+        in_runs(bits == 4 && type.values == DType::kBF16 && group % kRun == 0 && usable_isa() == Isa::kAmx) {}
 
   // Codes of this many k, an even number.
   constexpr std::size_t code_bytes(int k) const { return static_cast<std::size_t>(k) * kRowBlock * bits / 8; }
   constexpr std::size_t scales_at(int g) const {
     return factors_bytes + g * (kRowBlock * scale_bytes + code_bytes(group));
   }
-  // Of an even k. Groups are multiples of 16.
+  // Of an even k; in runs of a multiple of kRun. Groups are multiples of 16.
   constexpr std::size_t codes_at(int k) const {
     return scales_at(k / group) + kRowBlock * scale_bytes + code_bytes(k % group);
   }

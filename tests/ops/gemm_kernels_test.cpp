@@ -2,6 +2,7 @@
 // (CMakeLists.txt).
 #include <fmt/format.h>
 
+#include <cmath>
 #include <limits>
 
 #include "kernels/cpu/gemm.h"
@@ -213,6 +214,21 @@ TEST(GemmKernels, QuantisedZerosKeepTheirSigns) {
           expect_product_of_values(w, x, {1, 4, 12});
         }
       }
+    }
+  }
+}
+
+// An element of x that is not finite meets every code, 0 too, as the plain weight of the values does.
+TEST(GemmKernels, QuantisedWeightsPassOnWhatIsNotFinite) {
+  constexpr int kOut = 64, kIn = 96, kRows = 9;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const DType values : multiplied_values()) {
+    auto x = random_floats(static_cast<std::size_t>(kRows) * kIn, 7, values);
+    for (int m = 0; m < kRows; ++m) {
+      x[static_cast<std::size_t>(m) * kIn + 11 * m] = m % 3 == 0 ? kInfinity : m % 3 == 1 ? -kInfinity : std::nanf("1");
+    }
+    for (const WeightType& type : quantised_types(values)) {
+      expect_product_of_values(random_quantised(type, kOut, kIn, 8, ordinary_scales()), x, {1, 3, kRows});
     }
   }
 }
