@@ -65,14 +65,17 @@ CodedEstimate::CodedEstimate(const CheckpointIndex& index, const WeightFormat& f
                              std::size_t sample_bytes)
     : format_(format) {
   const TensorReader reader(index);
+  DType input = DType::kF32;  // of the weight before, whose adapter is kept as that
   for (const TensorSpec& spec : tensor_specs(ModelConfig::from_json(index.config_json))) {
     const TensorEntry& entry = index.tensors.at(spec.name);
     const bool is_weight = spec.role == TensorRole::kGemmWeight;
+    if (is_weight) input = format.input_dtype(types.of(spec.name));
     if (is_weight && types.of(spec.name).quantised()) {  // which are kept as they are
       add(spec.name, entry.bytes + index.tensors.at(scales_name(spec.name)).bytes, /*share=*/1);
       continue;
     }
-    const DType dtype = is_weight ? types.of(spec.name).values : DType::kF32;
+    const bool is_low_rank = spec.role == TensorRole::kTable && spec.name.find(".lora_") != std::string::npos;
+    const DType dtype = is_weight ? types.of(spec.name).values : is_low_rank ? input : DType::kF32;
     const SampledRows sampled = sample(reader, entry, dtype, is_weight, format.row_block(), sample_bytes);
     add(spec.name, entry.bytes / size_of(entry.dtype) * size_of(dtype),
         share_coded(is_weight ? packed(sampled, entry.transposed, format, dtype) : sampled.values, dtype));
@@ -103,9 +106,10 @@ std::vector<std::size_t> CodedEstimate::link_bytes(const ShardLayout& layout) co
     if (tensor.same_as >= 0) continue;  // its pages have been counted
     const double saving = 1 - share_of(tensor);
     for (const PanelPlace& panel : layout.tensors[i].panels) {
-      const std::size_t bytes = tensor.role == TensorRole::kGemmWeight
-                                    ? format_.panel_bytes(panel.rows, tensor.columns, tensor.type)
-                                    : sizeof(float) * static_cast<std::size_t>(panel.rows) * tensor.columns;
+      const std::size_t bytes =
+          tensor.role == TensorRole::kGemmWeight
+              ? format_.panel_bytes(panel.rows, tensor.columns, tensor.type)
+              : size_of(tensor.type.values) * static_cast<std::size_t>(panel.rows) * tensor.columns;
       saved[panel.page] += saving * static_cast<double>(bytes);
     }
   }

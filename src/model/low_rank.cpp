@@ -26,27 +26,64 @@ bool LowRank::changes(const Pass& pass) const {
   return present() || std::ranges::any_of(pass.riders, adapts);
 }
 
+// What is multiplied in one operation for all rows of the batch.
+struct LowRank::Products {
+  std::vector<LowRankPart> in, out;
+  std::vector<LowRankScale> scales;
+  std::size_t sums = 0;  // floats of the workspace that they have
+};
+
 void LowRank::add(Pass& pass, Activations x, Activations out) {
-  if (pass.riders.empty()) return add_own(pass, pass.pages, x, out);
-  ensure(x.rows == pass.batch.rows(), "a product of other rows than the batch's has riders");
-  const int own = pass.riders.front().row;
-  if (present()) add_own(pass, pass.pages, x.row_range(0, own), out.row_range(0, own));
+  if (pass.riders.empty() && pass.pages.group_by_group()) return add_by_groups(pass, x, out);
+  ensure(pass.riders.empty() || (x.rows == pass.batch.rows() && !(present() && pass.pages.group_by_group())),
+         "a product of other rows than the batch's, or with pages that rotate, has riders");
+  Products products;
+  collect(pass, pass.pages, 0, pass.riders.empty() ? x.rows : pass.riders.front().row, products);
   for (const Rider& rider : pass.riders) {
     LowRank* const low_rank = rider.adapter == nullptr ? nullptr : rider.adapter->at(place_);
-    if (low_rank == nullptr) continue;
-    low_rank->add_own(pass, *rider.pages, x.row_range(rider.row, rider.rows), out.row_range(rider.row, rider.rows));
+    if (low_rank != nullptr) low_rank->collect(pass, *rider.pages, rider.row, rider.rows, products);
+  }
+  pass.ops.add_low_rank_in(pass.stream, x, std::move(products.in));
+  pass.ops.scale_low_rank(pass.stream, std::move(products.scales));
+  pass.ops.add_low_rank_out(pass.stream, std::move(products.out), out);
+  release(pass.pages);
+}
+
+void LowRank::collect(Pass& pass, PageSource& pages, int row, int rows, Products& products) {
+  for (Module& module : modules_) {
+    const Activations sums = pass.work.low_rank(products.sums, rows, module.a.columns());
+    products.sums += sums.bytes() / sizeof(float);
+    products.in.push_back({.table = module.a.table(pages), .row = row, .rows = rows, .sums = sums});
+    products.scales.push_back({module.scale.vector(pages), sums});
+    products.out.push_back(
+        {.table = module.b.table(pages), .row = row, .rows = rows, .sums = sums, .column = module.column});
   }
 }
 
-void LowRank::add_own(Pass& pass, PageSource& pages, Activations x, Activations out) {
-  for (Module& module : modules_) {
-    const Activations sums = pass.work.low_rank(x.rows, module.a.columns());  // [M, rank]
-    pass.ops.zero(pass.stream, sums);
-    module.a.for_each_table(pages, [&](const Table& part) { pass.ops.add_low_rank_in(pass.stream, x, part, sums); });
-    pass.ops.scale_by(pass.stream, module.scale.vector(pages), sums);
+// A rider's stay until the pass's end.
+void LowRank::release(PageSource& pages) {
+  for (const Module& module : modules_) {
+    module.a.release(pages);
     module.scale.release(pages);
-    module.b.for_each_table(
-        pages, [&](const Table& part) { pass.ops.add_low_rank_out(pass.stream, sums, part, module.column, out); });
+    module.b.release(pages);
+  }
+}
+
+void LowRank::add_by_groups(Pass& pass, Activations x, Activations out) {
+  for (Module& module : modules_) {
+    const Activations sums = pass.work.low_rank(0, x.rows, module.a.columns());
+    LowRankPart part{.table = {}, .rows = x.rows, .sums = sums, .column = module.column};
+    module.a.for_each_table(pass.pages, [&](const Table& table) {
+      part.table = table;
+      pass.ops.add_low_rank_in(pass.stream, x, {part});
+      part.continues = true;
+    });
+    pass.ops.scale_low_rank(pass.stream, {{module.scale.vector(pass.pages), sums}});
+    module.scale.release(pass.pages);
+    module.b.for_each_table(pass.pages, [&](const Table& table) {
+      part.table = table;
+      pass.ops.add_low_rank_out(pass.stream, {part}, out);
+    });
   }
 }
 

@@ -19,6 +19,17 @@ std::size_t bytes_for(int rows, int columns) {
   return round_up(static_cast<std::size_t>(rows) * columns * sizeof(float), std::size_t{4096});
 }
 
+// The most that the modules of a weight have together, of which an adapter changes some.
+int ranks_of_a_weight(const ShardPlan& plan) {
+  int most = 0, ranks = 0;
+  for (const ShardTensor& tensor : plan.tensors) {
+    if (!tensor.of_adapter()) ranks = 0;
+    if (tensor.name.find(".lora_a") != std::string::npos) ranks += tensor.columns;
+    most = std::max(most, ranks);
+  }
+  return most;
+}
+
 }  // namespace
 
 void Batch::add_pooled(Pooling pooling, std::size_t index) {
@@ -62,8 +73,7 @@ Workspace::Sizes Workspace::Sizes::of(const ShardPlan& plan, const Ops& ops, int
   const bool rotary = c.positions == PositionKind::kRotary;
   const int ups = c.gated_mlp ? 2 : 1, ffn = std::max(plan.ffn, plan.shared_ffn);
   const int fused = std::max({(plan.heads + 2 * plan.kv_heads) * c.head_dim, c.experts, c.classes, c.patch_values()});
-  int largest_rank = 0;  // of an adapter; a product that it changes is complete before its activation, in `fused`
-  for (const auto& [module, rank] : c.adapter_ranks) largest_rank = std::max(largest_rank, rank);
+  const int ranks = ranks_of_a_weight(plan);  // a product that it changes is complete before its activation, in `fused`
   // What goes through experts: where the device routes, every row as often as it chooses one.
   const int pairs = ops.routes_experts() ? rows * c.experts_per_token : rows;
   const int expert_biases = c.experts > 0 && c.mlp_bias ? c.experts * (ups * plan.expert_ffn + c.hidden) : 0;
@@ -74,7 +84,7 @@ Workspace::Sizes Workspace::Sizes::of(const ShardPlan& plan, const Ops& ops, int
           .partial = bytes_for(rows, std::max(width, all_heads)),
           .input = bytes_for(rows, std::max(width, c.patch_values())),
           .inner = std::max(bytes_for(rows, plan.heads * c.head_dim), for_mlps(1, 1)),
-          .fused = std::max({bytes_for(rows, fused), for_mlps(ups, 1), bytes_for(rows, largest_rank > 0 ? width : 0)}),
+          .fused = std::max({bytes_for(rows, fused), for_mlps(ups, 1), bytes_for(rows, ranks > 0 ? width : 0)}),
           .angles = rotary ? bytes_for(rows, c.rotated()) : 0,
           .window_angles = rotary && c.rope_window_theta > 0 ? bytes_for(rows, c.rotated()) : 0,
           .logits = bytes_for(ops.padded_rows(kLogitRows), plan.vocab),
@@ -87,7 +97,7 @@ Workspace::Sizes Workspace::Sizes::of(const ShardPlan& plan, const Ops& ops, int
                                        : 0,
           .routes = c.experts > 0 ? round_up(ops.routing_bytes(rows, c.routing()), std::size_t{4096}) : 0,
           .gates = c.shared_ffn > 0 ? bytes_for(rows, 1) : 0,
-          .low_rank = bytes_for(rows, largest_rank),
+          .low_rank = bytes_for(rows, kLowRankChains * ranks),
           .k_slices = plan.k_slices};
 }
 

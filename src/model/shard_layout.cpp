@@ -17,7 +17,8 @@ std::size_t bytes_of(const ShardTensor& t, int rows, const WeightFormat& format)
     case TensorRole::kGemmWeight:
       return format.panel_bytes(rows, t.columns, t.type);
     case TensorRole::kTable:
-      return static_cast<std::size_t>(rows) * t.columns * sizeof(float);
+      return round_up(static_cast<std::size_t>(rows), t.is_low_rank_out() ? std::size_t{kLowRankBlock} : 1) *
+             static_cast<std::size_t>(t.columns) * size_of(t.type.values);
     case TensorRole::kVector:
       break;
   }
@@ -25,10 +26,12 @@ std::size_t bytes_of(const ShardTensor& t, int rows, const WeightFormat& format)
 }
 
 void set_types(ShardPlan& plan, const WeightFormat& format, const WeightTypes& types) {
+  DType input = DType::kF32;  // of the weight before, behind which its adapter stands
   for (ShardTensor& t : plan.tensors) {
+    if (t.role == TensorRole::kTable && t.of_adapter()) t.type = input;
     if (t.role != TensorRole::kGemmWeight) continue;
     t.type = types.of(t, plan);
-    t.input_dtype = format.input_dtype(t.type);
+    t.input_dtype = input = format.input_dtype(t.type);
   }
 }
 
@@ -43,7 +46,7 @@ int row_block(const ShardTensor& t, const WeightFormat& format) {
     case TensorRole::kGemmWeight:
       return format.row_block();
     case TensorRole::kTable:
-      return 1;
+      return t.of_adapter() ? kLowRankBlock : 1;
     case TensorRole::kVector:
       break;
   }

@@ -54,19 +54,31 @@ inline void check_add_rows(std::span<const std::int32_t> rows, const Table& tabl
   check_panels(table.panels, table.rows, "panels of a table have gaps");
 }
 
-inline void check_low_rank_in(const Activations& x, const Table& a, const Activations& sums) {
-  check_rows(sums, x.rows, sums.columns, "sums of a low-rank product");
-  check_f32(sums, "low-rank sums are not float32");
-  ensure(a.rows == x.columns, "a low-rank product with rows of another length");
-  check_panels(a.panels, a.rows, "panels of an adapter have gaps");
+inline void check_low_rank(const LowRankPart& part, int rows) {
+  check_f32(part.sums, "low-rank sums are not float32");
+  check_rows(part.sums, part.rows, part.rank() * kLowRankChains, "sums of a low-rank product");
+  ensure(part.rank() > 0 && part.row >= 0 && part.row + part.rows <= rows, "a low-rank product beside the batch");
+  ensure(part.table.dtype != DType::kF16, "an adapter of float16 where none is kept");
+  check_panels(part.table.panels, part.table.rows, "panels of an adapter have gaps");
+  for (const TablePanel& panel : part.table.panels) {
+    ensure(panel.row_begin % kLowRankBlock == 0, "a panel of an adapter begins within a block");
+  }
 }
 
-inline void check_low_rank_out(const Activations& sums, const Table& b, int column, const Activations& out) {
-  check_rows(out, sums.rows, out.columns, "output of a low-rank product");
-  check_f32(sums, "low-rank sums are not float32");
+inline void check_low_rank_in(const Activations& x, const LowRankPart& part) {
+  check_low_rank(part, x.rows);
+  ensure(part.table.rows == x.columns, "a low-rank product with rows of another length");
+}
+
+inline void check_scale_low_rank(const LowRankScale& scale) {
+  check_f32(scale.sums, "low-rank sums are not float32");
+  ensure(scale.factor.length == 1, "a factor is one number");
+}
+
+inline void check_low_rank_out(const LowRankPart& part, const Activations& out) {
+  check_low_rank(part, out.rows);
   check_f32(out, "a low-rank product is added to float32 only");
-  ensure(column >= 0 && column + b.rows <= out.columns, "a low-rank product beside its output");
-  check_panels(b.panels, b.rows, "panels of an adapter have gaps");
+  ensure(part.column >= 0 && part.column + part.table.rows <= out.columns, "a low-rank product beside its output");
 }
 
 inline void check_activate(const Activations& in, const Activations& out) {

@@ -25,9 +25,8 @@ std::vector<std::vector<Region>> regions_of(const ShardLayout& layout) {
   for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
     const ShardTensor& tensor = layout.plan.tensors[i];
     if (tensor.same_as >= 0) continue;
-    const DType type = tensor.role == TensorRole::kGemmWeight ? tensor.type.codes : DType::kF32;
     for (const PanelPlace& panel : layout.tensors[i].panels) {
-      regions[panel.page].push_back({panel.offset, encoding_of(type)});
+      regions[panel.page].push_back({panel.offset, encoding_of(tensor.type.codes)});
     }
   }
   for (auto& of_page : regions) std::ranges::sort(of_page, {}, &Region::begin);

@@ -173,12 +173,12 @@ void ShardLoader::widen(const Slice& slice, const std::byte* stored, std::size_t
     split_nibbles(stored, count, to);
     return;
   }
-  ensure(placed_dtype(slice) == DType::kF32, "pages hold either the checkpoint's type or float32");
-  convert_elements(stored, slice.entry->dtype, to, DType::kF32, count);
+  const bool of_adapter = layout_.plan.tensors[slice.tensor].of_adapter();
+  ensure(of_adapter || placed_dtype(slice) == DType::kF32, "pages hold either the checkpoint's type or float32");
+  convert_elements(stored, slice.entry->dtype, to, placed_dtype(slice), count);
 }
 
 DType ShardLoader::placed_dtype(const Slice& slice) const {
-  if (!is_packed(slice.tensor)) return DType::kF32;
   return slice.scales ? type_of(slice).scales : type_of(slice).codes;
 }
 
@@ -259,18 +259,35 @@ void ShardLoader::place_factor(const Slice& slice, const PanelPart& part) const 
                       slice.entry->factor);
 }
 
-// Vectors and tables: float32 rows as they are stored.
+// Vectors and tables: rows as they are stored, but those of B of an adapter.
 void ShardLoader::place_plain(const Slice& slice, const Piece& piece) const {
-  const std::size_t row = slice.row + piece.row;
+  if (layout_.plan.tensors[slice.tensor].is_low_rank_out()) return place_low_rank_out(slice, piece);
+  const std::size_t row = slice.row + piece.row, size = placed_bytes(slice);
   for (const PanelPlace& panel : layout_.tensors[slice.tensor].panels) {
     const std::size_t begin = std::max<std::size_t>(row, panel.row_begin);
     const std::size_t end = std::min<std::size_t>(row + piece.rows, panel.row_begin + panel.rows);
     if (begin >= end) continue;
     // Of several rows all columns are there.
-    std::memcpy(at(panel) + ((begin - panel.row_begin) * slice.width + piece.column) * sizeof(float),
-                piece.source + (begin - row) * slice.width * sizeof(float),
-                ((end - begin - 1) * slice.width + piece.columns) * sizeof(float));
+    std::memcpy(at(panel) + ((begin - panel.row_begin) * slice.width + piece.column) * size,
+                piece.source + (begin - row) * slice.width * size,
+                ((end - begin - 1) * slice.width + piece.columns) * size);
   }
+}
+
+// By blocks of rows, [block][column][row of the block] (LowRankPart).
+void ShardLoader::place_low_rank_out(const Slice& slice, const Piece& piece) const {
+  const std::size_t size = placed_bytes(slice), rank = slice.width;
+  const int first = slice.row + static_cast<int>(piece.row);
+  for_each_panel_with(slice, first, static_cast<int>(piece.rows), [&](const PanelPart& part) {
+    for (int r = 0; r < part.rows; ++r) {
+      const auto row = static_cast<std::size_t>(part.row + r);
+      const std::byte* const from = piece.source + (part.first + static_cast<std::size_t>(r)) * rank * size;
+      std::byte* const to = part.panel + (row / kLowRankBlock * rank * kLowRankBlock + row % kLowRankBlock) * size;
+      for (std::size_t c = 0; c < piece.columns; ++c) {
+        std::memcpy(to + (piece.column + c) * kLowRankBlock * size, from + c * size, size);
+      }
+    }
+  });
 }
 
 template <class Body>

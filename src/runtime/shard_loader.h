@@ -68,7 +68,7 @@ class ShardLoader {
   static constexpr std::size_t kWidened = std::size_t{128} << 10;  // elements: half a megabyte
   struct alignas(4096) Worker {
     std::array<std::byte, kDigestChunkBytes> chunk;
-    std::array<float, kWidened> widened;
+    std::array<float, kWidened> widened;  // or narrowed
     TensorReader::Times reading;
     LoadTimes times;
   };
@@ -86,6 +86,7 @@ class ShardLoader {
   void place_packed(const Slice& slice, const Piece& piece) const;
   void place_scales(const Slice& slice, const Piece& piece) const;
   void place_plain(const Slice& slice, const Piece& piece) const;
+  void place_low_rank_out(const Slice& slice, const Piece& piece) const;
   void touch(const Item& item);
   void note_complete_pages(const Item& item);
   // That a thread finishes between two items: its part of those that are complete, however many an item completes, so

@@ -68,8 +68,12 @@ class LowRank {
     TensorRef a, scale, b;  // [in, rank], [1], [outputs, rank]
     int column;             // of W's outputs, where the module's begin
   };
-  // The same with this one's modules for all rows, from `pages`.
-  void add_own(Pass& pass, PageSource& pages, Activations x, Activations out);
+  struct Products;
+  // Adds to `products` those of this one's modules with rows [row, row + rows) of the batch.
+  void collect(Pass& pass, PageSource& pages, int row, int rows, Products& products);
+  void release(PageSource& pages);
+  // The same as add() where pages are visited group by group and there are no riders.
+  void add_by_groups(Pass& pass, Activations x, Activations out);
 
   int place_ = -1;  // of the weight: how many of the shard's tensors are before it, an adapter's left out
   std::vector<Module> modules_;

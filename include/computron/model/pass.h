@@ -105,7 +105,7 @@ class PageSource {
 //   routes                                                      Ops::route()
 //   gates        [M, 1] f32                                     the shared expert's
 //   mixture      [k_slices][M, hidden] f32                      the experts' weighted sum
-//   low_rank     [M, the largest rank] f32                      what goes between the two products of an adapter
+//   low_rank     [M, chains × the ranks of a weight's modules] f32   what goes between the two products of an adapter
 //   k_slice      [M, inner / k_slices] input                    the columns of one K slice of a reproducible sum
 class Workspace {
  public:
@@ -142,7 +142,10 @@ class Workspace {
   }
   Activations k_slice(int rows, int columns, DType t) const { return {k_slice_, rows, columns, t}; }
   Activations gates(int rows) const { return {gates_, rows, 1, DType::kF32}; }
-  Activations low_rank(int rows, int rank) const { return {low_rank_, rows, rank, DType::kF32}; }
+  // Behind `first` floats of others.
+  Activations low_rank(std::size_t first, int rows, int rank) const {
+    return {low_rank_ + first * sizeof(float), rows, kLowRankChains * rank, DType::kF32};
+  }
   ExpertRoutes routes(int rows, const RoutingRule& rule) const { return {routes_, rows, rule}; }
 
  private:

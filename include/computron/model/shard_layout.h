@@ -47,7 +47,7 @@ struct TensorLayout {
 struct ShardLayout {
   static constexpr int kGroupPages = 4;
 
-  ShardPlan plan;                   // with the types of its GEMM weights; tables and vectors are f32
+  ShardPlan plan;                   // with the types of its tensors
   WeightTypes types = DType::kF32;  // of the model's, as the device keeps them
   DType cache_dtype = DType::kF32;  // of keys and values
   std::size_t page_bytes = 0;

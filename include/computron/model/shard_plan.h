@@ -50,11 +50,14 @@ struct ShardTensor {
   std::vector<TensorPart> parts;
   int same_as = -1;  // ≥ 0: index of the earlier tensor whose pages this one uses again (a tied head)
   // Of a GEMM weight, once it is laid out (ShardLayout::make): how a rank keeps it, and what it is multiplied with.
+  // A and B of an adapter are kept as what their weight is multiplied with; other tensors in float32.
   WeightType type = {};
   DType input_dtype = DType::kF32;
 
   bool of_adapter() const { return name.find(".lora_") != std::string::npos; }
-  // Each row of a pass goes through a product with it: a weight, or A or B of an adapter, in float32.
+  // B of an adapter, which lies in blocks (LowRankPart).
+  bool is_low_rank_out() const { return name.find(".lora_b") != std::string::npos; }
+  // Each row of a pass goes through a product with it: a weight, or A or B of an adapter.
   bool is_multiplied() const { return role == TensorRole::kGemmWeight || (role == TensorRole::kTable && of_adapter()); }
 };
 

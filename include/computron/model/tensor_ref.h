@@ -37,13 +37,15 @@ class TensorRef {
   template <class Body>
   void for_each_table(PageSource& pages, Body&& body) {
     for_each_part(pages, /*release=*/true, [&](const PanelGroup& part) {
-      body(Table{bind(table_panels_, pages, part), rows()});
+      body(Table{bind(table_panels_, pages, part), rows(), shard().type.values});
     });
   }
+  // All of a table, where pages are not visited group by group. The caller releases it.
+  Table table(PageSource& pages) { return {bind(table_panels_, pages, all_panels()), rows(), shard().type.values}; }
 
   // A vector [rows], or one without data where it is absent. The caller releases it.
   Vector vector(PageSource& pages) const;
-  // Of a vector, or of a matrix that for_each_weight() has kept.
+  // Of a vector, of a table(), or of a matrix that for_each_weight() has kept.
   void release(PageSource& pages) const;
 
  private:

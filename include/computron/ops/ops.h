@@ -63,7 +63,8 @@ struct Vector {
   int length = 0;
 };
 
-// Rows [row_begin, row_begin + rows) of a plain row-major table [.., columns] (learned positions).
+// Rows [row_begin, row_begin + rows) of a plain row-major table [.., columns] (learned positions), or of A or B of an
+// adapter (LowRankPart).
 struct TablePanel {
   const std::byte* data = nullptr;
   const Event* ready = nullptr;
@@ -75,6 +76,32 @@ struct TablePanel {
 struct Table {
   std::span<const TablePanel> panels;
   int rows = 0;
+  DType dtype = DType::kF32;  // of its elements; float32 but in adapters
+};
+
+// A part of what low-rank adapters add to a product: some rows of the batch and a matrix of the module whose rows they
+// are. Panels begin at multiples of kLowRankBlock rows.
+//
+//   A  [in, rank], row by row
+//   B  [outputs, rank], in blocks of kLowRankBlock outputs: [outputs / 16][rank][16], the last block padded
+//
+// A row's sums are made in kLowRankChains chains, the i-th product in chain i % 4, so that few rows keep a processor
+// busy; a chain has one order, so that a row has the same bits alone and beside others.
+inline constexpr int kLowRankBlock = 16;
+inline constexpr int kLowRankChains = 4;
+struct LowRankPart {
+  Table table;
+  int row = 0, rows = 0;   // of the batch
+  Activations sums;        // [rows, kLowRankChains × rank] f32: chain by chain; scaled: `rank` sums, and room
+  bool continues = false;  // A: the sums hold those of the rows of A before; else nothing
+  int column = 0;          // B: of the output, where its outputs begin
+  int rank() const { return sums.columns / kLowRankChains; }
+};
+
+// Sums that are complete, and what they are multiplied with: one number.
+struct LowRankScale {
+  Vector factor;
+  Activations sums;
 };
 
 // How a shard's GEMM weights lie in memory, and the host-side packer that makes them so.
@@ -264,19 +291,13 @@ class Ops {
   // ---- what a low-rank adapter adds to a product (model/adapter.h). A device of which computes_adapters() says no has
   // none of these.
   virtual bool computes_adapters() const { return false; }
-  // sums[r, k] += Σ_i x[r, i] a[i, k] over the rows i of the part's panels, ascending. a: [x.columns, sums.columns]; x:
-  // f32 or narrow, sums: f32.
-  virtual void add_low_rank_in(Stream&, Activations /*x*/, const Table& /*a*/, Activations /*sums*/) {
-    ensure(false, kNoAdapters);
-  }
-  // out[r, column + n] += Σ_k sums[r, k] b[n, k] for the rows n of the part's panels, k ascending. b: [..,
-  // sums.columns]. Both f32.
-  virtual void add_low_rank_out(Stream&, Activations /*sums*/, const Table& /*b*/, int /*column*/,
-                                Activations /*out*/) {
-    ensure(false, kNoAdapters);
-  }
-  // inout × = factor[0]. f32.
-  virtual void scale_by(Stream&, Vector /*factor*/, Activations /*inout*/) { ensure(false, kNoAdapters); }
+  // Of each part, for its rows r of x, f32 or narrow: sums[r, k] += Σ_i x[r, i] A[i, k] over the rows i of its panels.
+  virtual void add_low_rank_in(Stream&, Activations /*x*/, std::vector<LowRankPart>) { ensure(false, kNoAdapters); }
+  // sums[r, k] = factor × ((chain 0 + chain 1) + (chain 2 + chain 3)).
+  virtual void scale_low_rank(Stream&, std::vector<LowRankScale>) { ensure(false, kNoAdapters); }
+  // Of each part, for its rows r of out, f32: out[r, column + n] += Σ_k sums[r, k] B[n, k] for the rows n of its
+  // panels, k ascending.
+  virtual void add_low_rank_out(Stream&, std::vector<LowRankPart>, Activations /*out*/) { ensure(false, kNoAdapters); }
   // out = activation(in). in: f32, out: f32 or narrow.
   virtual void activate(Stream&, Activation, Activations /*in*/, Activations /*out*/) { ensure(false, kNoAdapters); }
 

@@ -9,7 +9,6 @@
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/embed.h"
-#include "kernels/cpu/low_rank.h"
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/residual.h"
@@ -122,59 +121,6 @@ void CpuOps::add_rows(Stream& stream, std::span<const std::int32_t> rows, int ro
       kernels::add(values + static_cast<std::size_t>(row - panel->row_begin) * inout.columns, inout.columns,
                    f32_row(inout, r));
     });
-  });
-}
-
-// Row by row: a row's sums have one order.
-void CpuOps::add_low_rank_in(Stream& stream, Activations x, const Table& a, Activations sums) {
-  check_low_rank_in(x, a, sums);
-  check_narrow(x, "an adapter is not multiplied with float16");
-  cpu(stream).launch([=, marks = marks_of(a.panels)](CpuContext& context) {
-    wait_for_all(context, marks);
-    for_each_row(context, x.rows, x.columns * ceil_div(sums.columns, 8), [&](int r) {
-      std::vector<float> wide;
-      const float* values = reinterpret_cast<const float*>(row_of(x, r));
-      if (x.dtype != DType::kF32) {
-        wide.resize(static_cast<std::size_t>(x.columns));
-        convert_elements(row_of(x, r), x.dtype, reinterpret_cast<std::byte*>(wide.data()), DType::kF32, wide.size());
-        values = wide.data();
-      }
-      for (const TablePanel& panel : a.panels) {
-        kernels::add_low_rank_in(values + panel.row_begin, panel.rows, reinterpret_cast<const float*>(panel.data),
-                                 sums.columns, f32_row(sums, r));
-      }
-    });
-  });
-}
-
-// By outputs: each thread has some rows of B for all rows of the batch.
-void CpuOps::add_low_rank_out(Stream& stream, Activations sums, const Table& b, int column, Activations out) {
-  check_low_rank_out(sums, b, column, out);
-  cpu(stream).launch([=, marks = marks_of(b.panels)](CpuContext& context) {
-    constexpr int kOutputs = 64;  // of an item
-    wait_for_all(context, marks);
-    const int begin = b.panels.front().row_begin, end = b.panels.back().row_begin + b.panels.back().rows;
-    context.parallel_for(ceil_div(end - begin, kOutputs), [&](int, int item) {
-      const int first = begin + item * kOutputs, last = std::min(first + kOutputs, end);
-      for (const TablePanel& panel : b.panels) {
-        const int from = std::max(first, panel.row_begin), to = std::min(last, panel.row_begin + panel.rows);
-        if (from >= to) continue;
-        const auto* rows = reinterpret_cast<const float*>(panel.data);
-        kernels::add_low_rank_out(f32_row(sums, 0), sums.rows, sums.columns,
-                                  rows + static_cast<std::size_t>(from - panel.row_begin) * sums.columns, to - from,
-                                  f32_row(out, 0) + column + from, out.columns);
-      }
-    });
-  });
-}
-
-void CpuOps::scale_by(Stream& stream, Vector factor, Activations inout) {
-  check_f32(inout, "only float32 is scaled");
-  ensure(factor.length == 1, "a factor is one number");
-  cpu(stream).launch([=, ready = mark_of(factor.ready)](CpuContext& context) {
-    context.wait(0, ready);
-    for_each_row(context, inout.rows, inout.columns,
-                 [&](int r) { kernels::scale(*factor.data, inout.columns, f32_row(inout, r)); });
   });
 }
 

@@ -61,9 +61,9 @@ class CpuOps final : public Ops {
   void sample(Stream&, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
               SliceSample* out) override;
   bool computes_adapters() const override { return true; }
-  void add_low_rank_in(Stream&, Activations x, const Table& a, Activations sums) override;
-  void add_low_rank_out(Stream&, Activations sums, const Table& b, int column, Activations out) override;
-  void scale_by(Stream&, Vector factor, Activations inout) override;
+  void add_low_rank_in(Stream&, Activations x, std::vector<LowRankPart> parts) override;
+  void scale_low_rank(Stream&, std::vector<LowRankScale> scales) override;
+  void add_low_rank_out(Stream&, std::vector<LowRankPart> parts, Activations out) override;
   void activate(Stream&, Activation activation, Activations in, Activations out) override;
   void copy_from_host(Stream&, const void* in, Activations out) override;
   void copy_to_host(Stream&, Activations in, void* out) override;
@@ -75,6 +75,7 @@ class CpuOps final : public Ops {
     std::vector<float> tile = std::vector<float>(kTileFloats);
     kernels::AttentionScratch attention;
     std::vector<float> scaled;  // of a row of logits
+    std::vector<float> wide;    // rows of x as float32
   };
   struct GemmCall;
   struct AttentionCall;
