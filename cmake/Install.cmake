@@ -35,7 +35,7 @@ endif()
 install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # What the job scripts need stands to them as in the source tree.
 file(GLOB job_scripts CONFIGURE_DEPENDS jobs/*.sbatch)
-install(PROGRAMS ${job_scripts} jobs/scaling-study.sh jobs/study_tables.py
+install(PROGRAMS ${job_scripts} jobs/doctor.sh jobs/scaling-study.sh jobs/study_tables.py
   DESTINATION ${CMAKE_INSTALL_DATADIR}/computron/jobs)
 install(FILES jobs/mpi-env.sh jobs/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/computron/jobs)
 install(FILES inputs/models/opt-study.json DESTINATION ${CMAKE_INSTALL_DATADIR}/computron/inputs/models)

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# From a fresh machine to a tested build: builds preset release and runs its tests. Leaves out tests labelled `long`,
-# and `gpu` where there is none. Ends with ctest's summary; exits with 0 only if everything was built and passed.
+# From a fresh machine to a tested build: builds preset release and runs its tests. Leaves out tests labelled `long`
+# and `portable`, and `gpu` where there is none. Ends with ctest's summary; exits with 0 only if everything was built and passed.
 #   SANITIZE=1   then also fuzzes the readers of foreign files for a few seconds (jobs/fuzz.sh), builds preset asan and
 #                runs its tests with few ranks, as the check of a change does (.ci/run)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . jobs/mpi-env.sh
 
-left_out='^(long|gpu)$'
-command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 && left_out='^long$'
+left_out='^(long|portable|gpu)$'
+command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 && left_out='^(long|portable)$'
 cores="$(nproc)"
 failed=0
 # Preset asan takes the tests' objects from preset release (cmake/Targets.cmake): jobs/build.sh uses ccache where it is.
@@ -55,7 +55,7 @@ if [ "${SANITIZE:-0}" != 0 ]; then
   jobs/fuzz.sh 2s 2>&1 | tee "$logs/fuzz.log"
   fuzzing="${PIPESTATUS[0]}"
   [ "$fuzzing" = 0 ] || [ "$fuzzing" = 77 ] || failed=1
-  build_and_test asan "$logs/asan.log" --label-exclude '^(long|gpu)$' || failed=1
+  build_and_test asan "$logs/asan.log" --label-exclude '^(long|portable|gpu)$' || failed=1
 fi
 
 summary release "$logs/release.log"

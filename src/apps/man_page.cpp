@@ -35,7 +35,7 @@ constexpr Table kEnvironment[] = {
     {"SLURM_JOB_ID, PBS_JOBID, LSB_JOBID",
      "The batch system's job, which holds OUT.lock; Slurm's also stands in the file of --metrics."},
     {"SLURM_RESTART_COUNT", "A job that Slurm has started again takes its output from its own earlier start."},
-    {"OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK",
+    {"OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, MV2_COMM_WORLD_RANK, PALS_RANKID, SLURM_PROCID",
      "Set by MPI's launchers: which rank speaks before MPI is up, and that it is the launcher that feeds standard "
      "input."},
     {"COMPUTRON_MAX_ISA",

@@ -93,14 +93,14 @@ TEST_F(Failure, UnknownInstructionSetIsUsage) {
 TEST_F(Failure, RanksWithDifferentVectorsAreRefused) {
   if (instruction_set() == "avx2") GTEST_SKIP() << "this processor has one width of vectors";
   ServeJob wrong = job(2, 1);
-  wrong.program = program_after("[ \"$OMPI_COMM_WORLD_RANK\" = 0 ] || export COMPUTRON_MAX_ISA=avx2");
+  wrong.program = program_after("[ \"${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\" = 0 ] || export COMPUTRON_MAX_ISA=avx2");
   expect_failures({wrong}, 78, "the instruction set");
 }
 
 // A launcher kills all ranks when the first has failed.
 TEST_F(Failure, ARankThatIsQuickerLetsRankZeroSpeak) {
   ServeJob wrong = job(2, 1);
-  wrong.program = program_after("[ \"$OMPI_COMM_WORLD_RANK\" = 0 ] && sleep 1");
+  wrong.program = program_after("[ \"${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\" = 0 ] && sleep 1");
   wrong.more = {"--no-such-option"};
   const Served served = RunningServe(wrong, folder_).finish(failing_limit_s());
   expect_failed(served, 64, "--no-such-option");

@@ -14,6 +14,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "computron/base/launcher.h"
+
 extern char** environ;
 
 namespace computron::test {
@@ -93,6 +95,15 @@ std::vector<pid_t> children_of(pid_t process) {
   return children;
 }
 
+// Hydra has a process of its own between mpiexec and the ranks.
+std::vector<pid_t> descendants_of(pid_t process) {
+  std::vector<pid_t> all = children_of(process);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (const pid_t child : children_of(all[i])) all.push_back(child);
+  }
+  return all;
+}
+
 bool has_environment(pid_t process, const std::string& assignment) {
   const std::string variables = '\0' + read_of(process, "environ");
   return variables.find('\0' + assignment + '\0') != std::string::npos;
@@ -137,15 +148,17 @@ bool MpiJob::running() {
 }
 
 pid_t MpiJob::rank_process(int rank) const {
-  for (const pid_t child : children_of(mpirun_)) {
-    if (has_environment(child, "OMPI_COMM_WORLD_RANK=" + std::to_string(rank))) return child;
+  for (const pid_t process : descendants_of(mpirun_)) {
+    for (const LauncherVariable& variable : kLauncherVariables) {
+      if (has_environment(process, std::string(variable.rank) + '=' + std::to_string(rank))) return process;
+    }
   }
   return 0;
 }
 
 // mpirun gives every rank a process group of its own, so each is killed by its id.
 void MpiJob::kill_everything() {
-  for (const pid_t child : children_of(mpirun_)) kill(child, SIGKILL);
+  for (const pid_t process : descendants_of(mpirun_)) kill(process, SIGKILL);
   kill(mpirun_, SIGKILL);
   waitpid(mpirun_, &status_, 0);
   reaped_ = true;
