@@ -170,9 +170,10 @@ TEST(GemmKernels, QuantisedWeightsHaveTheBitsOfTheirValues) {
 // subnormal, and so small or large that products are.
 TEST(GemmKernels, QuantisedValuesAreRightAtTheEndsOfTheirRange) {
   constexpr int kOut = 64, kIn = 272;
-  const Floats scales = {0.0f,       -0.0f,           1.0f,         -0.75f,    1e-45f,  -1e-39f,
-                         5.877e-39f, 0x1p-126f,       0x1.fep-118f, 0x1p-117f, -3e-36f, 0x1.fcp118f,
-                         -0x1p119f,  0x1.fffffep118f, 0x1p122f,     3e38f,     6e4f,    6e-8f};
+  const Floats scales = {0.0f, -0.0f, 1.0f, -0.75f, 1e-45f, -1e-39f, 5.877e-39f, 0x1p-126f, 0x1.fep-118f, 0x1p-117f,
+                         -3e-36f, 0x1.fcp118f, -0x1p119f, 0x1.fffffep118f, 0x1p122f, 3e38f, 6e4f, 6e-8f,
+                         // 0.5 × and 7 × it are rounded to 2^-126, which is no longer subnormal.
+                         0x1.fep-126f, 0x1.24p-129f};
   Floats ones(static_cast<std::size_t>(kIn) * kIn);
   for (int k = 0; k < kIn; ++k) ones[static_cast<std::size_t>(k) * kIn + k] = 1;
   for (const DType values : multiplied_values()) {
