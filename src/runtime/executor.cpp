@@ -371,7 +371,8 @@ Executor::Riders Executor::riders_of(const Step& step) {
     int rows = 0;
     for (const SequenceChunk& chunk : chunks) rows += static_cast<int>(chunk.tokens.size());
     if (sequence > 0) {
-      ensure(model < layouts_.size() && layouts_[model]->plan.config.hidden == layouts_[step.model]->plan.config.hidden,
+      const std::optional<Digest128>& family = layouts_[step.model]->family;
+      ensure(model < layouts_.size() && family && layouts_[model]->family == family,
              "a rider is no model of the pass's family");
       riders.list.push_back({.row = row,
                              .rows = rows,

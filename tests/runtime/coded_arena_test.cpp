@@ -24,7 +24,7 @@ constexpr std::size_t kArenaPage = std::size_t{256} << 10;
 ShardTensor tensor_of(TensorRole role, int same_as = -1, const WeightType& type = DType::kBF16) {
   ShardTensor tensor{};
   tensor.role = role;
-  tensor.type = type;
+  if (role == TensorRole::kGemmWeight) tensor.type = type;  // others: float32
   tensor.same_as = same_as;
   return tensor;
 }

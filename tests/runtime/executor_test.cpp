@@ -462,6 +462,25 @@ TEST_P(Receipts, CountWhatTheyAreAskedFor) {
   EXPECT_TRUE(same_rows(off.rows, first.rows) && same_rows(off.rows, every.rows));
 }
 
+// A step whose rider is of another family, or of none, as only a broken rank 0 sends it.
+TEST_P(Receipts, ARiderOfAnotherFamilyEndsTheRunByName) {
+  const ExecutorOptions options{.frames = 2 * kFrames, .frame_bytes = kPageBytes, .max_rows = kMaxRows};
+  for (const bool families : {false, true}) {
+    if (families) models_.layouts[0]->family = Digest128{1, 2}, models_.layouts[1]->family = Digest128{1, 3};
+    Executor executor(mesh_, *device_, *ops_, progress_, models_.list(), models_.host,
+                      make_communicators(test::on_cpu() ? TransportKind::kHost : TransportKind::kStaged, mesh_,
+                                         *device_, progress_, Executor::communicator_sizes(models_.list(), options)),
+                      options);
+    Step step{.id = 1, .model = 0, .closed = {}, .chunks = {}, .stages = std::vector<StagePlan>(1)};
+    step.chunks.push_back({.sequence = 1, .tokens = {5}, .new_blocks = {0}, .output = SequenceChunk::kLast});
+    step.chunks.push_back(
+        {.sequence = 2, .tokens = {6}, .new_blocks = {0}, .output = SequenceChunk::kLast, .rider = 1});
+    executor.accept(step);
+    EXPECT_THAT([&] { executor.run(step); },
+                ::testing::ThrowsMessage<Error>(::testing::HasSubstr("a rider is no model of the pass's family")));
+  }
+}
+
 TEST_P(Receipts, DamageIsMendedWhereverItIs) {
   const Outcome whole = run(VerifySwap::kOff);
   int noticed_without = 0, mended = 0;

@@ -240,7 +240,7 @@ bool is_report(std::span<const std::byte> bytes) {
 
 // What fuzzing begins with is of today's format, or it begins with nothing.
 TEST(Step, SeedsOfTheFuzzTargetCanBeRead) {
-  int reports = 0, steps = 0;
+  int reports = 0, steps = 0, riders = 0;
   for (const auto& entry : std::filesystem::directory_iterator(COMPUTRON_STEP_SEEDS)) {
     std::ifstream in(entry.path(), std::ios::binary);
     const std::string seed(std::istreambuf_iterator<char>(in), {});
@@ -248,12 +248,15 @@ TEST(Step, SeedsOfTheFuzzTargetCanBeRead) {
     if (is_report(bytes)) {
       ++reports;
     } else {
-      EXPECT_NO_THROW(Step::decode(bytes, seed[0] % 3, 3)) << entry.path();  // as tests/fuzz/step_wire.cpp has it
+      Step step;  // as tests/fuzz/step_wire.cpp has it
+      EXPECT_NO_THROW(step = Step::decode(bytes, seed[0] % 3, 3)) << entry.path();
+      for (const SequenceChunk& chunk : step.chunks) riders += chunk.rider ? 1 : 0;
       ++steps;
     }
   }
   EXPECT_GE(reports, 2);
-  EXPECT_GE(steps, 4);
+  EXPECT_GE(steps, 5);
+  EXPECT_GE(riders, 2);
 }
 
 }  // namespace
