@@ -111,6 +111,13 @@ for script in serve.sbatch serve-mpirun.sbatch; do
   requeues "$script, MAX_RESTARTS, after another job's losses" 6
   run "$script" CODE=139 SLURM_JOB_ID=6 SLURM_RESTART_COUNT=2 MAX_RESTARTS=1 --
   stays_out "$script, MAX_RESTARTS"
+  if [ -n "$launcher" ]; then  # Hydra's codes of killed ranks
+    for signal in 9 11 15; do
+      run "$script" CODE="$signal" --
+      requeues "$script, $signal"
+    done
+    rm -f out.jsonl.losses
+  fi
   run "$script" CODE=0 --
   [ ! -e out.jsonl.losses ] || fail "$script leaves out.jsonl.losses after success"
   run "$script" CODE=139 MAX_RESTARTS=1 --
