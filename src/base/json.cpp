@@ -67,7 +67,9 @@ std::optional<JsonFault> parse(std::string_view text, const JsonLimits& limits, 
     if (++values > limits.values) throw LimitReached{JsonFault::Kind::kTooManyValues};
     return true;
   };
-  value = Document::parse(text.begin(), text.end(), watch);
+  // Where each value is shown to somebody, a list takes the square of its objects.
+  const bool limited = limits.depth < JsonLimits().depth || limits.values < JsonLimits().values;
+  value = limited ? Document::parse(text.begin(), text.end(), watch) : Document::parse(text.begin(), text.end());
   return std::nullopt;
 } catch (const json::exception& error) {
   return JsonFault{.kind = Forward::kind_of(error), .position = position_of(error), .message = error.what()};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <utility>
 
 namespace computron {
@@ -54,10 +55,13 @@ class Utf8Ranges {
     GrammarNodeId at = from_;
     for (int i = 0; i <= tail; ++i) {
       const std::uint8_t low = utf8_byte(first, tail, i), high = utf8_byte(last, tail, i);
-      const GrammarNodeId next = next_node(first, last, tail - i);
-      grammar_.add_bytes(at, low, high, next);
-      at = next;
-      if (is_any_tail(first, last, tail - i)) return;
+      const bool any = is_any_tail(first, last, tail - i);
+      if (!any) {
+        at = through(at, low);  // one byte: else what follows would be any
+        continue;
+      }
+      grammar_.add_bytes(at, low, high, any_tail(tail - i));
+      return;
     }
   }
 
@@ -67,8 +71,14 @@ class Utf8Ranges {
     return (first & mask) == 0 && (last & mask) == mask;
   }
 
-  GrammarNodeId next_node(std::uint32_t first, std::uint32_t last, int bytes_left) {
-    return is_any_tail(first, last, bytes_left) ? any_tail(bytes_left) : grammar_.add_node();
+  // Sequences that begin alike share their beginnings.
+  GrammarNodeId through(GrammarNodeId from, std::uint8_t byte) {
+    const auto [place, is_new] = shared_.try_emplace({from, byte}, 0);
+    if (is_new) {
+      place->second = grammar_.add_node();
+      grammar_.add_bytes(from, byte, byte, place->second);
+    }
+    return place->second;
   }
 
   // From here `bytes` bytes of any value lead to the end.
@@ -85,6 +95,7 @@ class Utf8Ranges {
   GrammarBuilder& grammar_;
   GrammarNodeId from_;
   std::array<GrammarNodeId, 4> tails_;  // [bytes]
+  std::map<std::pair<GrammarNodeId, std::uint8_t>, GrammarNodeId> shared_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <queue>
 #include <string>
 #include <unordered_set>
@@ -37,7 +38,7 @@ class DepthSearch {
       queue_.pop();
       if (cost_[node] != Grammar::kNever) continue;
       cost_[node] = cost;
-      for (const GrammarNodeId before : before_[node]) offer_through(before, node);
+      for (const Before& before : before_[node]) offer_through(before, node);
       const auto rules = rules_at_.find(node);
       if (rules == rules_at_.end()) continue;
       for (const GrammarRuleId rule : rules->second) {
@@ -48,30 +49,30 @@ class DepthSearch {
   }
 
  private:
+  // An edge, at the node that it leads to.
+  struct Before {
+    GrammarNodeId from = 0;
+    std::optional<GrammarRuleId> rule = {};  // that it calls
+  };
+
   void note_edges(GrammarNodeId n) {
     const GrammarNode& node = grammar_.nodes[n];
-    for (const auto& edge : node.bytes) before_[edge.to].push_back(n);
-    for (const GrammarNodeId to : node.silent) before_[to].push_back(n);
+    for (const auto& edge : node.bytes) before_[edge.to].push_back({n});
+    for (const GrammarNodeId to : node.silent) before_[to].push_back({n});
     for (const auto& call : node.calls) {
-      before_[call.to].push_back(n);
+      before_[call.to].push_back({n, call.rule});
       callers_[call.rule].emplace_back(n, call.to);
     }
-    if (node.text >= 0) before_[grammar_.texts[node.text].to].push_back(n);
+    if (node.text >= 0) before_[grammar_.texts[node.text].to].push_back({n});
   }
 
   void offer(GrammarNodeId node, std::uint32_t cost) {
     if (cost_[node] == Grammar::kNever) queue_.emplace(cost, node);
   }
 
-  // `to` has just been settled.
-  void offer_through(GrammarNodeId from, GrammarNodeId to) {
-    const GrammarNode& node = grammar_.nodes[from];
-    const bool reads = std::ranges::any_of(node.bytes, [to](const auto& edge) { return edge.to == to; });
-    const bool silent = std::ranges::find(node.silent, to) != node.silent.end();
-    if (reads || silent || (node.text >= 0 && grammar_.texts[node.text].to == to)) offer(from, cost_[to]);
-    for (const auto& call : node.calls) {
-      if (call.to == to) offer_call(from, call.rule, to);
-    }
+  // `to` has just been settled: each edge is looked at once then, and a call once more when its rule is.
+  void offer_through(const Before& before, GrammarNodeId to) {
+    before.rule ? offer_call(before.from, *before.rule, to) : offer(before.from, cost_[to]);
   }
 
   void offer_call(GrammarNodeId from, GrammarRuleId rule, GrammarNodeId to) {
@@ -82,7 +83,7 @@ class DepthSearch {
   using Offer = std::pair<std::uint32_t, GrammarNodeId>;
   const Grammar& grammar_;
   std::vector<std::uint32_t> cost_;
-  std::vector<std::vector<GrammarNodeId>> before_;
+  std::vector<std::vector<Before>> before_;
   std::vector<std::vector<std::pair<GrammarNodeId, GrammarNodeId>>> callers_;  // [rule] from, to
   std::map<GrammarNodeId, std::vector<GrammarRuleId>> rules_at_;               // by first node
   std::priority_queue<Offer, std::vector<Offer>, std::greater<>> queue_;

@@ -12,18 +12,16 @@ Guide::Guide(std::shared_ptr<const TokenTrie> tokens, std::shared_ptr<const Gram
       limits_(limits),
       matcher_(grammar_) {
   Matcher::State start = matcher_.start();
-  if (start != Matcher::kDead) mask(start);
+  TokenMask mask;
+  if (start != Matcher::kDead) find_mask(start, mask);
 }
 
-std::size_t Guide::bytes() const {
-  constexpr std::size_t kOfAMask = sizeof(TokenMask) + 64;
-  return grammar_bytes_ + matcher_.bytes() +
-         masks_.size() * (tokens_->words() * sizeof(TokenMask::value_type) + kOfAMask);
-}
+std::size_t Guide::bytes() const { return grammar_bytes_ + matcher_.bytes() + mask_bytes_; }
 
 void Guide::forget() {
   matcher_.keep_only({});
   masks_.clear();
+  mask_bytes_ = 0;
 }
 
 Matcher::State Guide::follow(Matcher::State state, TokenId token) {
@@ -35,15 +33,48 @@ Matcher::State Guide::follow(Matcher::State state, TokenId token) {
   return state;
 }
 
-const TokenMask& Guide::mask(Matcher::State& state) {
+void Guide::find_mask(Matcher::State& state, TokenMask& mask) {
+  constexpr std::size_t kOfAMask = sizeof(KeptMask) + 64;
   const auto found = masks_epoch_ == matcher_.epoch() ? masks_.find(state) : masks_.end();
-  if (found != masks_.end()) return found->second;
-  TokenMask mask;
-  if (!tokens_->allow(matcher_, state, mask, limits_.matcher_bytes)) mask.clear();
-  const bool full = (masks_.size() + 1) * tokens_->words() * sizeof(TokenMask::value_type) > limits_.mask_bytes;
-  if (full || masks_epoch_ != matcher_.epoch()) masks_.clear();
+  if (found != masks_.end()) {
+    const KeptMask& kept = found->second;
+    if (kept.takes_too_much) {
+      mask.clear();
+      return;
+    }
+    if (kept.base != nullptr) {
+      mask = *kept.base;
+    } else {
+      mask.assign(tokens_->words(), 0);
+    }
+    for (const auto& [place, word] : kept.words) mask[place] = word;
+    return;
+  }
+  KeptMask kept{.base = tokens_->base(matcher_, state)};
+  kept.takes_too_much = !tokens_->allow(matcher_, state, mask, limits_.matcher_bytes);
+  if (kept.takes_too_much) {
+    mask.clear();
+  } else {
+    keep_words(mask, kept);
+  }
+  const std::size_t bytes = kOfAMask + kept.words.size() * sizeof(kept.words[0]);
+  if (mask_bytes_ + bytes > limits_.mask_bytes || masks_epoch_ != matcher_.epoch()) {
+    masks_.clear();
+    mask_bytes_ = 0;
+  }
   masks_epoch_ = matcher_.epoch();
-  return masks_[state] = std::move(mask);
+  mask_bytes_ += bytes;
+  masks_.emplace(state, std::move(kept));
+}
+
+void Guide::keep_words(const TokenMask& mask, KeptMask& kept) {
+  const auto differs = [&](std::size_t i) { return mask[i] != (kept.base != nullptr ? (*kept.base)[i] : 0); };
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < mask.size(); ++i) count += differs(i) ? 1 : 0;
+  kept.words.reserve(count);
+  for (std::size_t i = 0; i < mask.size(); ++i) {
+    if (differs(i)) kept.words.emplace_back(static_cast<std::uint32_t>(i), mask[i]);
+  }
 }
 
 void GuidedText::allow(Guide& guide, std::span<const TokenId> ends, TokenMask& mask) {
@@ -54,7 +85,7 @@ void GuidedText::allow(Guide& guide, std::span<const TokenId> ends, TokenMask& m
   unread_.clear();
   const TokenTrie& tokens = guide.tokens();
   mask.clear();
-  if (state_ != Matcher::kDead) mask = guide.mask(state_);
+  if (state_ != Matcher::kDead) guide.find_mask(state_, mask);
   epoch_ = matcher.epoch();
   mask.resize(tokens.words(), 0);
   if (state_ == Matcher::kDead) return;

@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -90,6 +91,15 @@ constexpr std::pair<std::string_view, std::string_view> kFormats[] = {
 
 std::string below(const std::string& path, std::string_view keyword) { return fmt::format("{}/{}", path, keyword); }
 
+// What a schema says but for one or two keywords. What limits nothing is left out, since it may be long.
+Json without(const Json& schema, std::string_view keyword, std::string_view other = {}) {
+  Json rest = Json::object();
+  for (const auto& [name, value] : schema.items()) {
+    if (name != keyword && name != other && !is_annotation(name)) rest[name] = value;
+  }
+  return rest;
+}
+
 class SchemaWriter {
  public:
   explicit SchemaWriter(GrammarBuilder& grammar, const Json& root) : grammar_(grammar), merger_(root) {}
@@ -99,6 +109,12 @@ class SchemaWriter {
 
  private:
   using Node = GrammarNodeId;
+  struct Property {
+    std::string name;
+    const Json* schema = nullptr;  // null: what "additionalProperties" says
+    bool is_needed = false;
+  };
+  using Properties = std::vector<Property>;
 
   // What stands where in the text is written from a node on; each returns the node behind it.
   Node value(Node from, const Json& schema, const std::string& path, int depth);
@@ -106,8 +122,6 @@ class SchemaWriter {
   Node constants(Node from, const Json& schema, const std::string& path);
   Node typed(Node from, const Json& schema, SchemaTypes types, const std::string& path, int depth);
   Node object(Node from, const Json& schema, const std::string& path, int depth);
-  Node more_properties(Node first, Node later, const std::vector<std::string>& names, const Json& schema,
-                       const std::string& path, int depth);
   Node other_key(Node from, const std::vector<std::string>& names);
   Node array(Node from, const Json& schema, const std::string& path, int depth);
   Node string(Node from, const Json& schema, const std::string& path);
@@ -129,6 +143,7 @@ class SchemaWriter {
   static std::uint32_t count(const Json& schema, const char* keyword, std::uint32_t absent, const std::string& path);
   static std::optional<NumberBound> bound(const Json& schema, const char* keyword, const char* exclusive, bool low,
                                           const std::string& path);
+  static Properties properties_of(const Json& schema, const std::string& path);
   static std::vector<std::string> required(const Json& schema, const std::string& path);
 
   GrammarBuilder& grammar_;
@@ -229,9 +244,7 @@ void SchemaWriter::check(const Json& schema, const std::string& path) {
 
 // What "allOf" asks for is asked for by the schema itself.
 Json SchemaWriter::without_all_of(const Json& schema, const std::string& path) {
-  Json rest = schema;
-  rest.erase("$ref");
-  rest.erase("allOf");
+  Json rest = without(schema, "$ref", "allOf");
   if (schema.contains("$ref")) {
     if (!schema["$ref"].is_string()) refuse_schema(path, "'$ref' must be a text");
     rest = merger_.merged(merger_.target(schema["$ref"].get<std::string>(), path), rest, path);
@@ -260,8 +273,7 @@ SchemaWriter::Node SchemaWriter::value(Node from, const Json& schema, const std:
     if (!schema.contains(keyword)) continue;
     const Json& list = schema[keyword];
     if (!list.is_array() || list.empty()) refuse_schema(path, fmt::format("'{}' must be a list, not empty", keyword));
-    Json rest = schema;
-    rest.erase(keyword);
+    const Json rest = without(schema, keyword);
     if (rest.contains("oneOf")) refuse_schema(path, "'anyOf' beside 'oneOf' is not served");
     for (std::size_t i = 0; keyword == std::string_view("oneOf") && i < list.size(); ++i) {
       for (std::size_t k = 0; k < i; ++k) {
@@ -279,12 +291,12 @@ SchemaWriter::Node SchemaWriter::value(Node from, const Json& schema, const std:
 
 SchemaWriter::Node SchemaWriter::alternatives(Node from, const Json& rest, const Json& list, const std::string& path,
                                               int depth) {
-  const bool alone = std::ranges::all_of(rest.items(), [](const auto& item) { return is_annotation(item.key()); });
   const Node end = grammar_.add_node();
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string place = fmt::format("{}/{}", path, i);
-    const Json both = alone ? list[i] : merger_.merged(rest, list[i], place);
-    grammar_.add_silent(value(from, both, place, depth + 1), end);
+    const Node behind = rest.empty() ? value(from, list[i], place, depth + 1)
+                                     : value(from, merger_.merged(rest, list[i], place), place, depth + 1);
+    grammar_.add_silent(behind, end);
   }
   return end;
 }
@@ -362,56 +374,72 @@ std::vector<std::string> SchemaWriter::required(const Json& schema, const std::s
   return names;
 }
 
-// Two nodes before each property: `first`, where none has been written, and `later`, where one has.
-SchemaWriter::Node SchemaWriter::object(Node from, const Json& schema, const std::string& path, int depth) {
-  Json properties = schema.contains("properties") ? schema["properties"] : Json::object();
-  if (!properties.is_object()) refuse_schema(path, "'properties' must be an object");
-  const Json others = schema.contains("additionalProperties") ? schema["additionalProperties"]
-                      : properties.empty()                    ? Json(true)
-                                                              : Json(false);
+// What is required and not described is what other properties are: anything, unless that is ruled out.
+SchemaWriter::Properties SchemaWriter::properties_of(const Json& schema, const std::string& path) {
+  Properties all;
   const std::vector<std::string> needed = required(schema, path);
-  if (std::max(properties.size(), needed.size()) > kMaxProperties) {
+  std::set<std::string_view> not_described(needed.begin(), needed.end());
+  const std::set<std::string_view> all_needed = not_described;
+  if (schema.contains("properties")) {
+    if (!schema["properties"].is_object()) refuse_schema(path, "'properties' must be an object");
+    for (const auto& [name, property] : schema["properties"].items()) {
+      all.push_back({name, &property, all_needed.contains(name)});
+      not_described.erase(name);
+    }
+  }
+  if (all.size() + not_described.size() > kMaxProperties) {
     refuse_schema(path, fmt::format("more than {} properties", kMaxProperties));
   }
   for (const std::string& name : needed) {
-    // What is required and not described is anything, unless it is ruled out.
-    if (!properties.contains(name)) properties[name] = schema.value("additionalProperties", Json(true));
+    if (not_described.erase(name) != 0) all.push_back({name, nullptr, true});
   }
+  return all;
+}
+
+// Two nodes before each property: `first`, where none has been written, and `later`, where one has.
+SchemaWriter::Node SchemaWriter::object(Node from, const Json& schema, const std::string& path, int depth) {
+  static const Json kAnything = true, kNothing = false;
+  const Properties properties = properties_of(schema, path);
+  const bool describes = schema.contains("properties") && !schema["properties"].empty();
+  const bool says = schema.contains("additionalProperties");
+  const Json& undescribed = says ? schema["additionalProperties"] : kAnything;
+  const Json& others = says || !describes ? undescribed : kNothing;
+  std::optional<GrammarRuleId> rule;  // of what is not described
+  const auto undescribed_value = [&](Node at) {
+    if (!rule) rule = rule_for(undescribed, below(path, "additionalProperties"), depth + 1);
+    return grammar_.call(at, *rule);
+  };
   const Node open = grammar_.literal(from, "{");
   Node first = grammar_.add_node(), later = grammar_.add_node();
   grammar_.add_silent(open, first);
   std::vector<std::string> names;
-  for (const auto& [name, property] : properties.items()) {
+  for (const auto& [name, property, is_needed] : properties) {
     names.push_back(name);
     const Node key = grammar_.add_node();
     grammar_.add_silent(space(first), key);
     grammar_.add_silent(comma(later), key);
-    const Node behind = value(colon(grammar_.literal(key, Json(name).dump())), property,
-                              below(below(path, "properties"), name), depth + 1);
+    const Node before = colon(grammar_.literal(key, Json(name).dump()));
+    const Node behind = property == nullptr
+                            ? undescribed_value(before)
+                            : value(before, *property, below(below(path, "properties"), name), depth + 1);
     const Node next_first = grammar_.add_node(), next_later = grammar_.add_node();
     grammar_.add_silent(behind, next_later);
-    if (std::ranges::find(needed, name) == needed.end()) {
+    if (!is_needed) {
       grammar_.add_silent(first, next_first);
       grammar_.add_silent(later, next_later);
     }
     first = next_first;
     later = next_later;
   }
-  if (others != false) later = more_properties(first, later, names, others, path, depth);
+  if (others != false) {  // any number of properties with other names
+    const Node key = grammar_.add_node();
+    grammar_.add_silent(space(first), key);
+    grammar_.add_silent(comma(later), key);
+    grammar_.add_silent(undescribed_value(colon(other_key(key, names))), later);
+  }
   const Node end = grammar_.literal(space(first), "}");
   grammar_.add_bytes(space(later), '}', '}', end);
   return end;
-}
-
-// Any number of properties with other names than those. Returns the node behind them that takes the place of `later`.
-SchemaWriter::Node SchemaWriter::more_properties(Node first, Node later, const std::vector<std::string>& names,
-                                                 const Json& schema, const std::string& path, int depth) {
-  const GrammarRuleId rule = rule_for(schema, below(path, "additionalProperties"), depth + 1);
-  const Node key = grammar_.add_node();
-  grammar_.add_silent(space(first), key);
-  grammar_.add_silent(comma(later), key);
-  grammar_.add_silent(grammar_.call(colon(other_key(key, names)), rule), later);
-  return later;
 }
 
 // A key without escapes, so that each name is spelt in one way: characters are followed while they begin one of the
@@ -458,9 +486,10 @@ SchemaWriter::Node SchemaWriter::other_key(Node from, const std::vector<std::str
 }
 
 SchemaWriter::Node SchemaWriter::array(Node from, const Json& schema, const std::string& path, int depth) {
-  const Json prefix = schema.contains("prefixItems") ? schema["prefixItems"] : Json::array();
+  static const Json kNone = Json::array(), kAnything = true;
+  const Json& prefix = schema.contains("prefixItems") ? schema["prefixItems"] : kNone;
   if (!prefix.is_array()) refuse_schema(path, "'prefixItems' must be a list");
-  const Json items = schema.contains("items") ? schema["items"] : Json(true);
+  const Json& items = schema.contains("items") ? schema["items"] : kAnything;
   if (items.is_array()) refuse_schema(path, "'items' as a list is not served; 'prefixItems' is");
   const std::uint32_t min = count(schema, "minItems", 0, path);
   std::uint32_t max = count(schema, "maxItems", GrammarText::kUnbounded, path);

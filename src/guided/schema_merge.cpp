@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <optional>
 #include <utility>
-#include <vector>
 
 #include "computron/base/json_text.h"
 #include "src/guided/refusal.h"
@@ -32,27 +30,31 @@ constexpr std::array<std::pair<std::string_view, SchemaTypes>, 7> kTypeNames = {
      {"array", kArrayType},
      {"object", kObjectType}}};
 
+// Values, and what long texts weigh beside them.
 std::size_t count_values(const SchemaJson& value) {
+  constexpr std::size_t kBytes = 64;  // of a text, that cost what a value does
+  if (value.is_string()) return 1 + value.get_ref<const std::string&>().size() / kBytes;
   std::size_t count = 1;
-  if (value.is_structured()) {
+  if (value.is_array()) {
     for (const SchemaJson& item : value) count += count_values(item);
+  } else if (value.is_object()) {
+    for (const auto& [key, item] : value.items()) count += key.size() / kBytes + count_values(item);
   }
   return count;
 }
 
-// The values of "const" or "enum".
-std::optional<std::vector<SchemaJson>> constants(const SchemaJson& schema) {
-  if (!schema.is_object()) return std::nullopt;
-  if (schema.contains("const")) return std::vector<SchemaJson>{schema["const"]};
-  if (schema.contains("enum") && schema["enum"].is_array()) return schema["enum"].get<std::vector<SchemaJson>>();
-  return std::nullopt;
+// The values of "const" or "enum"; null: it has neither.
+SchemaJson constants(const SchemaJson& schema) {
+  if (!schema.is_object()) return nullptr;
+  if (schema.contains("const")) return SchemaJson::array({schema["const"]});
+  return schema.contains("enum") && schema["enum"].is_array() ? schema["enum"] : SchemaJson(nullptr);
 }
 
 SchemaTypes types_left(const SchemaJson& schema, const std::string& path) {
   if (!schema.is_object()) return schema == false ? SchemaTypes{0} : kAllTypes;
-  if (const auto values = constants(schema)) {
+  if (const SchemaJson values = constants(schema); !values.is_null()) {
     SchemaTypes types = 0;
-    for (const SchemaJson& value : *values) types |= type_of_value(value);
+    for (const SchemaJson& value : values) types |= type_of_value(value);
     return types;
   }
   return schema.contains("type") ? types_named(schema["type"], path) : kAllTypes;
@@ -70,6 +72,10 @@ SchemaJson names_of(SchemaTypes types) {
     if ((types & bits) == bits && !covered) names.push_back(std::string(name));
   }
   return names;
+}
+
+std::size_t required_of(const SchemaJson& schema) {
+  return schema.contains("required") ? schema["required"].size() : 0;
 }
 
 std::size_t properties_of(const SchemaJson& schema) {
@@ -139,15 +145,24 @@ const SchemaJson& SchemaMerger::target(const std::string& pointer, const std::st
   return root_;
 }
 
-const SchemaJson& SchemaMerger::resolved(const SchemaJson& schema, const std::string& path) const {
+// Found once: a document may have thousands of definitions, which are looked through, and as many references to each.
+const SchemaJson& SchemaMerger::resolved(const SchemaJson& schema, const std::string& path) {
+  const auto refers = [](const SchemaJson& at) {
+    return at.is_object() && at.contains("$ref") && std::ranges::all_of(at.items(), [](const auto& item) {
+             return item.key() == "$ref" || is_annotation(item.key());
+           });
+  };
+  if (!refers(schema)) return schema;
+  const auto pointer = [&path](const SchemaJson& at) -> const std::string& {
+    if (!at["$ref"].is_string()) refuse_schema(path, "'$ref' must be a text");
+    return at["$ref"].get_ref<const std::string&>();
+  };
+  const auto known = resolved_.find(pointer(schema));
+  if (known != resolved_.end()) return *known->second;
   const SchemaJson* at = &schema;
   for (int i = 0; i < kMaxReferences; ++i) {
-    if (!at->is_object() || !at->contains("$ref")) return *at;
-    const bool alone = std::ranges::all_of(
-        at->items(), [](const auto& item) { return item.key() == "$ref" || is_annotation(item.key()); });
-    if (!alone) return *at;
-    if (!(*at)["$ref"].is_string()) refuse_schema(path, "'$ref' must be a text");
-    at = &target((*at)["$ref"].get_ref<const std::string&>(), path);
+    at = &target(pointer(*at), path);
+    if (!refers(*at)) return *(resolved_[pointer(schema)] = at);
   }
   refuse_schema(path, "references to references to references");
 }
@@ -159,9 +174,13 @@ void SchemaMerger::spend(std::size_t values, const std::string& path) {
     refuse_schema(path, "schemas that hold together, or exclude each other, are too many and too long");
 }
 
-bool SchemaMerger::no_common(const std::vector<SchemaJson>& a, const std::vector<SchemaJson>& b,
-                             const std::string& path) {
-  spend(a.size() * b.size(), path);
+// Two values are compared in no more than the smaller one has.
+void SchemaMerger::spend_pairs(const SchemaJson& a, const SchemaJson& b, const std::string& path) {
+  spend(std::min(count_values(a) * b.size(), count_values(b) * a.size()), path);
+}
+
+bool SchemaMerger::no_common(const SchemaJson& a, const SchemaJson& b, const std::string& path) {
+  spend_pairs(a, b, path);
   return std::ranges::none_of(a, [&b](const SchemaJson& value) { return std::ranges::find(b, value) != b.end(); });
 }
 
@@ -173,7 +192,7 @@ SchemaJson SchemaMerger::merged(const SchemaJson& a, const SchemaJson& b, const 
   if (first == true) return second;
   if (second == true) return first;
   if (!first.is_object() || !second.is_object()) refuse_schema(path, "a schema must be an object, true or false");
-  spend(properties_of(first) * properties_of(second), path);
+  spend(first.size() * second.size() + properties_of(first) * properties_of(second), path);
   if (items_differ_in_place(first, second) || items_differ_in_place(second, first)) {
     refuse_schema(path, "'prefixItems' beside a schema with 'items' and other 'prefixItems' is not served");
   }
@@ -196,7 +215,7 @@ void SchemaMerger::join(SchemaJson& into, const std::string& keyword, const Sche
                         int depth) {
   SchemaJson& mine = into[keyword];
   const bool numbers = mine.is_number() && value.is_number();
-  if (mine.is_array() && value.is_array()) spend(mine.size() * value.size(), path);
+  if (mine.is_array() && value.is_array()) spend_pairs(mine, value, path);
   if (keyword == "type") {
     mine = names_of(types_named(mine, path) & types_named(value, path));
   } else if (keyword == "required" && mine.is_array() && value.is_array()) {
@@ -229,17 +248,18 @@ bool SchemaMerger::apart(const SchemaJson& a, const SchemaJson& b, const std::st
   const SchemaJson &first = resolved(a, path), &second = resolved(b, path);
   spend(count_values(first) + count_values(second), path);
   if ((types_left(first, path) & types_left(second, path)) == 0) return true;
-  const auto values = constants(first), others = constants(second);
-  if (values && others) return no_common(*values, *others, path);
+  const SchemaJson values = constants(first), others = constants(second);
+  if (!values.is_null() && !others.is_null()) return no_common(values, others, path);
   if (types_left(first, path) != kObjectType || types_left(second, path) != kObjectType) return false;
   if (!first.contains("properties") || !second.contains("properties")) return false;
   spend(properties_of(first) * properties_of(second), path);
   for (const auto& [name, schema] : first["properties"].items()) {
-    if (!second["properties"].contains(name) || !requires_property(first, name) || !requires_property(second, name)) {
-      continue;
-    }
-    const auto mine = constants(resolved(schema, path)), theirs = constants(resolved(second["properties"][name], path));
-    if (mine && theirs && no_common(*mine, *theirs, path)) return true;
+    if (!second["properties"].contains(name)) continue;
+    spend(required_of(first) + required_of(second), path);
+    if (!requires_property(first, name) || !requires_property(second, name)) continue;
+    const SchemaJson mine = constants(resolved(schema, path)),
+                     theirs = constants(resolved(second["properties"][name], path));
+    if (!mine.is_null() && !theirs.is_null() && no_common(mine, theirs, path)) return true;
   }
   return false;
 }

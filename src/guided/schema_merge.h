@@ -3,10 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace computron {
 
@@ -35,7 +35,7 @@ class SchemaMerger {
   // What "#/..." points to.
   const SchemaJson& target(const std::string& pointer, const std::string& path) const;
   // The schema itself, or what it refers to if it is a reference and nothing else.
-  const SchemaJson& resolved(const SchemaJson& schema, const std::string& path) const;
+  const SchemaJson& resolved(const SchemaJson& schema, const std::string& path);
   // Both at once. What they say of one keyword is joined where that is simple, and refused by name elsewhere.
   SchemaJson merged(const SchemaJson& a, const SchemaJson& b, const std::string& path, int depth = 0);
   // Whether it is plain that no value is valid for both: other types, other constants, or objects that a property tells
@@ -44,11 +44,14 @@ class SchemaMerger {
 
  private:
   void spend(std::size_t values, const std::string& path);
-  bool no_common(const std::vector<SchemaJson>& a, const std::vector<SchemaJson>& b, const std::string& path);
+  // For comparing each of one list with each of the other.
+  void spend_pairs(const SchemaJson& a, const SchemaJson& b, const std::string& path);
+  bool no_common(const SchemaJson& a, const SchemaJson& b, const std::string& path);
   void join(SchemaJson& into, const std::string& keyword, const SchemaJson& value, const std::string& path, int depth);
 
   const SchemaJson& root_;
-  std::size_t spent_ = 0;  // values looked at
+  std::map<std::string, const SchemaJson*> resolved_;  // by pointer
+  std::size_t spent_ = 0;                              // values looked at
 };
 
 }  // namespace computron

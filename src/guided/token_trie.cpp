@@ -113,15 +113,21 @@ bool TokenTrie::walk(const Tree& tree, Matcher& matcher, Matcher::State& state, 
   return within;
 }
 
-bool TokenTrie::allow(Matcher& matcher, Matcher::State& state, TokenMask& mask, std::size_t most_bytes) const {
+const TokenMask* TokenTrie::base(const Matcher& matcher, Matcher::State state) const {
   const Matcher::FreeText text = matcher.free_text(state);
   const std::size_t longest = plain_.size() - 1;
-  if (text.characters == 0 || (text.characters < longest && !text.alone)) {
+  if (text.characters == 0 || (text.characters < longest && !text.alone)) return nullptr;
+  return &plain_[std::min<std::size_t>(text.characters, longest)];
+}
+
+bool TokenTrie::allow(Matcher& matcher, Matcher::State& state, TokenMask& mask, std::size_t most_bytes) const {
+  const TokenMask* const plain = base(matcher, state);
+  if (plain == nullptr) {
     mask.assign(words(), 0);
-    return walk(all_, matcher, state, mask, most_bytes);
+  } else {
+    mask = *plain;
   }
-  mask = plain_[std::min<std::size_t>(text.characters, longest)];
-  return walk(not_plain_, matcher, state, mask, most_bytes);
+  return walk(plain == nullptr ? all_ : not_plain_, matcher, state, mask, most_bytes);
 }
 
 std::size_t TokenTrie::bytes() const {

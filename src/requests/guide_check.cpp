@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "computron/base/json.h"
 #include "computron/base/json_text.h"
@@ -22,6 +24,11 @@ struct AskedGuide {
 };
 
 Json parsed(const JsonValue& value, const std::string& path) {
+  try {
+    check_keys(value.json);
+  } catch (const RequestError& error) {
+    invalid_parameter(fmt::format("{}: {}", path, error.what()));
+  }
   Json json;
   if (parse_json(value.json, {}, json)) invalid_parameter(fmt::format("{}: must be JSON", path));
   return json;
@@ -106,7 +113,7 @@ std::optional<AskedGuide> of_field(std::string_view name, const JsonValue& value
 
 }  // namespace
 
-std::shared_ptr<const std::string> guide_of(const JsonFields& body, GuideChecker& guides) {
+RequestedGuide guide_of(const JsonFields& body, GuideChecker& guides) {
   std::optional<AskedGuide> asked;
   for (const std::string_view name : kGuideFields) {
     const JsonValue& value = field(body, name);
@@ -115,15 +122,15 @@ std::shared_ptr<const std::string> guide_of(const JsonFields& body, GuideChecker
     if (asked && other) invalid_parameter(fmt::format("{}: not beside {}", other->path, asked->path));
     if (other) asked = std::move(other);
   }
-  if (!asked) return nullptr;
+  if (!asked) return {};
   try {
-    return guides.checked(std::move(asked->guide));
+    return {asked->path, guides.checked(std::move(asked->guide))};
   } catch (const RequestError& error) {
     invalid_parameter(fmt::format("{}: {}", asked->path, error.what()));
   }
 }
 
-void check_guided(const Request& request, const ServedModel& model) {
+void check_guided(const Request& request, const ServedModel& model, const RequestedGuide& guide, GuideChecker& guides) {
   if (!model.tokenizer) refuse_text("body: a guided answer", model);
   if (request.ignore_eos)
     invalid_parameter("body.ignore_eos: not beside a guided answer, which ends where it is whole");
@@ -133,6 +140,17 @@ void check_guided(const Request& request, const ServedModel& model) {
   if (model.config.eos_tokens.empty() && request.stop_tokens.empty()) {
     invalid_parameter(
         fmt::format("body.stop_token_ids: {} has no token that ends an answer; a guided answer needs one", model.id));
+  }
+  const Tokenizer& tokenizer = *model.tokenizer;
+  const GuideVocabulary vocabulary{.model = &model,
+                                   .tokens = std::min(model.config.vocab, tokenizer.tokens_end()),
+                                   .text = [&tokenizer](TokenId token) {
+                                     return tokenizer.is_special(token) ? std::string() : tokenizer.token_bytes(token);
+                                   }};
+  std::vector<TokenId> ends = model.config.eos_tokens;
+  ends.insert(ends.end(), request.stop_tokens.begin(), request.stop_tokens.end());
+  if (!guides.can_begin(vocabulary, ends)) {
+    invalid_parameter(fmt::format("{}: no token of {} begins an answer like that", guide.path, model.id));
   }
 }
 

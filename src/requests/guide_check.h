@@ -9,12 +9,18 @@
 
 namespace computron {
 
-// Null where the body asks for nothing. RequestError{invalid_parameter} naming the field, and within a schema keyword
-// and place, where it asks for what is not served.
-std::shared_ptr<const std::string> guide_of(const JsonFields& body, GuideChecker& guides);
+struct RequestedGuide {
+  std::string path;                         // the field that asks for it
+  std::shared_ptr<const std::string> text;  // null where the body asks for nothing
+};
 
-// Refuses what does not go with a guided answer: `request` is what the body asks for besides, with all stop tokens.
-void check_guided(const Request& request, const ServedModel& model);
+// RequestError{invalid_parameter} naming the field, and within a schema keyword and place, where it asks for what is
+// not served.
+RequestedGuide guide_of(const JsonFields& body, GuideChecker& guides);
+
+// Refuses what does not go with a guided answer, and an answer that no token of the model begins: `request` is what the
+// body asks for besides, with all stop tokens. `guides` has checked the guide last.
+void check_guided(const Request& request, const ServedModel& model, const RequestedGuide& guide, GuideChecker& guides);
 
 // For encoders: nothing is generated that could be guided.
 void refuse_guides(const JsonFields& body, const ServedModel& model);

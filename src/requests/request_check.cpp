@@ -225,8 +225,9 @@ RequestParts parts_of(const RequestDraft& draft, Request common, const std::vect
 }
 
 void take_guide(const RequestDraft& draft, const ServedModel& model, const RequestContext& context, Request& request) {
-  request.sampling.guide = guide_of(draft.body, *context.guides);
-  if (request.sampling.guide) check_guided(request, model);
+  const RequestedGuide guide = guide_of(draft.body, *context.guides);
+  request.sampling.guide = guide.text;
+  if (guide.text) check_guided(request, model, guide, *context.guides);
 }
 
 TextOutput text_output(const RequestDraft& draft, const ServedModel& model, const std::vector<Prompt>& prompts) {

@@ -30,6 +30,7 @@ void GuideCompiler::want(ModelId model, std::shared_ptr<const std::string> text)
     const auto [place, is_new] = entries_.try_emplace({model, std::move(text)});
     place->second.found = ++time_;
     if (!is_new) return;
+    count_bytes(place);
     todo_.push_back(place->first);
     forget_oldest();
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
@@ -41,7 +42,7 @@ std::shared_ptr<Guide> GuideCompiler::find(ModelId model, const std::shared_ptr<
   const std::lock_guard lock(mutex_);
   if (used_.second) {
     const auto before = entries_.find(used_);
-    if (before != entries_.end() && before->second.guide) set_bytes(before->second, before->second.guide->bytes());
+    if (before != entries_.end() && before->second.guide) count_bytes(before);
   }
   used_ = {model, text};
   const auto found = entries_.find(used_);
@@ -58,14 +59,16 @@ std::size_t GuideCompiler::kept_bytes() const {
   return bytes_;
 }
 
-void GuideCompiler::set_bytes(Entry& entry, std::size_t bytes) {
+void GuideCompiler::count_bytes(Entries::iterator it) {
+  Entry& entry = it->second;
+  const std::size_t bytes = it->first.second->size() + (entry.guide ? entry.guide->bytes() : 0);
   bytes_ += bytes - entry.bytes;
   entry.bytes = bytes;
 }
 
-void GuideCompiler::erase(Entries::iterator entry) {
-  set_bytes(entry->second, 0);
-  entries_.erase(entry);
+void GuideCompiler::erase(Entries::iterator it) {
+  bytes_ -= it->second.bytes;
+  entries_.erase(it);
 }
 
 // Whoever uses it holds it for as long as it takes.
@@ -93,7 +96,7 @@ void GuideCompiler::fit() {
   for (const auto& it : oldest_first) {
     if (bytes_ <= most_kept_bytes_) return;
     it->second.guide->forget();
-    set_bytes(it->second, it->second.guide->bytes());
+    count_bytes(it);
   }
   for (const auto& it : oldest_first) {
     if (bytes_ <= most_kept_bytes_) return;
@@ -116,10 +119,10 @@ void GuideCompiler::run() {
       made.error = std::current_exception();
     }
     lock.lock();
-    Entry& entry = entries_[key];
-    entry.guide = std::move(made.guide);
-    entry.error = made.error;
-    if (entry.guide) set_bytes(entry, entry.guide->bytes());
+    const auto entry = entries_.try_emplace(key).first;
+    entry->second.guide = std::move(made.guide);
+    entry->second.error = made.error;
+    count_bytes(entry);
     fit();
   }
 }

@@ -220,6 +220,24 @@ TEST(Depth, APropertyThatWouldNestTooDeepIsNotBegun) {
   EXPECT_TRUE(matcher.accepts(state));
 }
 
+// Five hundred calls of what would nest too deep, beside a byte: none of them is entered, nor is a return kept for it.
+TEST(Depth, WhatIsTooDeepTakesNoMemory) {
+  GrammarBuilder builder;
+  const GrammarRuleId start = builder.add_rule(), middle = builder.add_rule(), inner = builder.add_rule();
+  builder.accept(builder.literal(builder.first_node(inner), "x"));
+  builder.accept(builder.literal(builder.call(builder.first_node(middle), inner), "y"));
+  const GrammarNodeId first = builder.first_node(start);
+  builder.accept(builder.literal(first, "a"));
+  for (int i = 0; i < 500; ++i) builder.accept(builder.literal(builder.call(first, middle), "b"));
+  const auto grammar = std::make_shared<const Grammar>(builder.take(start));
+  Matcher flat(no_deeper(grammar, 1)), deep(no_deeper(grammar, 2));
+  EXPECT_EQ(state_behind(flat, "x"), Matcher::kDead);
+  EXPECT_NE(state_behind(deep, "xyb"), Matcher::kDead);
+  EXPECT_NE(state_behind(flat, "a"), Matcher::kDead);
+  EXPECT_LT(flat.kept_bytes(), 2000u);
+  EXPECT_GT(deep.kept_bytes(), 20'000u);
+}
+
 // What reads nothing is passed until something reads, however long that takes.
 TEST(Depth, ManyNodesInARowAreNoDeadEnd) { EXPECT_TRUE(accepted(regex_guide("a(?:){40000}b"), "ab")); }
 

@@ -119,6 +119,29 @@ TEST(GuidedText, FollowsManyTokensWithinItsGuidesMemory) {
   EXPECT_LT(guide.bytes(), std::size_t{1} << 20);
 }
 
+// A thousand states of a vocabulary of 128,000 tokens: as whole masks they would be 16 MB, and forgotten.
+TEST(GuidedText, ItsGuideKeepsOfMasksWhatTheyTellApart) {
+  constexpr std::size_t kVocab = 128'000;
+  Guide counted(std::make_shared<TokenTrie>(std::vector<std::string>{"", "\"", "1"}, kVocab),
+                compile_guide(regex_guide("1{900}")));
+  GuidedText text;
+  TokenMask mask;
+  for (int i = 0; i < 900; ++i) {
+    text.allow(counted, {}, mask);
+    ASSERT_EQ(mask[0], 4u) << i;
+    text.append(2);
+  }
+  EXPECT_LT(counted.bytes(), std::size_t{1} << 20);
+  const std::size_t before = counted.bytes();
+  GuidedText again;
+  for (int i = 0; i < 900; ++i) {
+    again.allow(counted, {}, mask);
+    ASSERT_EQ(mask[0], 4u) << "as it was kept, " << i;
+    again.append(2);
+  }
+  EXPECT_EQ(counted.bytes(), before);
+}
+
 TEST(GuideChecker, SharesTexts) {
   GuideChecker checker;
   const auto first = checker.checked(regex_guide("a+"));

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -205,21 +206,100 @@ TEST(JsonSchema, HostileOnesAreRefused) {
   EXPECT_THAT(says("{\"type\":\"object\",\"required\":[" + names + "]}"), HasSubstr("properties"));
 }
 
+std::string repeated(int count, const std::string& text) {
+  std::string all = text;
+  for (int i = 1; i < count; ++i) all.append(",").append(text);
+  return all;
+}
+
 // Lists that are short enough each, and pairs of whose members are not.
 TEST(JsonSchema, PairsAreCounted) {
-  const auto list = [](int first, const std::string& before, const std::string& behind) {
+  const auto list = [](int first, int count, const std::string& before, const std::string& behind) {
     std::string all;
-    for (int i = first; i < first + 8000; ++i) all += (i > first ? "," : "") + before + std::to_string(i) + behind;
+    for (int i = first; i < first + count; ++i) all += (i > first ? "," : "") + before + std::to_string(i) + behind;
     return all;
   };
   const auto expect_refused = [](const std::string& schema) {
     EXPECT_THAT(refusal(schema_guide(schema)), HasSubstr("too many and too long")) << schema.substr(0, 60);
   };
-  const std::string low = list(10'000, "", ""), high = list(20'000, "", "");
+  const std::string low = list(10'000, 8000, "", ""), high = list(20'000, 8000, "", "");
   expect_refused(R"({"oneOf":[{"enum":[)" + low + R"(]},{"enum":[)" + high + "]}]}");
   expect_refused(R"({"allOf":[{"enum":[)" + low + R"(]},{"enum":[)" + high + "]}]}");
-  expect_refused(R"({"allOf":[{"properties":{)" + list(10'000, "\"", "\":{}") + R"(}},{"properties":{)" +
-                 list(20'000, "\"", "\":{}") + "}}]}");
+  const std::string names = list(10'000, 3000, "\"", "\":{}");
+  expect_refused(R"({"allOf":[{"properties":{)" + names + R"(}},{"properties":{)" + list(20'000, 3000, "\"", "\":{}") +
+                 "}}]}");
+  expect_refused("{\"allOf\":[{" + names + "},{" + names + "}]}");
+  // Values that are long themselves, and begin alike.
+  const auto lists = [](const std::string& end) {
+    return "{\"enum\":[" + repeated(300, "[" + repeated(160, "1") + "," + end + "]") + "]}";
+  };
+  expect_refused("{\"allOf\":[" + lists("0") + "," + lists("1") + "]}");
+  // What each of many properties requires is looked for among all that is required.
+  const std::string required = "\"required\":[" + list(30'000, 9000, "\"", "\"") + "]";
+  const std::string object =
+      R"({"type":"object",)" + required + ",\"properties\":{" + names.substr(0, 11 * 1000) + "\"k\":{}}}";
+  expect_refused("{\"oneOf\":[" + object + "," + object + "]}");
+}
+
+double seconds_to_compile(const std::string& guide) {
+  const auto now = [] {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  const double start = now();
+  refusal(guide);
+  return now() - start;
+}
+
+// Each of them took a second to minutes, or the square of its length. The limit is far from what they take, so that
+// slow machines and sanitizers come within it.
+TEST(JsonSchema, HostileOnesTakeNoTime) {
+  const auto expect_fast = [](const char* what, const std::string& guide) {
+    const double most_s = 3;
+    EXPECT_LT(seconds_to_compile(guide), most_s) << what;
+  };
+  const auto numbered = [](int count, const char* before, const char* behind) {
+    std::string all;
+    for (int i = 0; i < count; ++i)
+      all.append(i > 0 ? "," : "").append(before).append(std::to_string(i)).append(behind);
+    return all;
+  };
+  const std::string keys = numbered(4000, "\"key", "\":1");
+  // References that lead to references, each looked for among thousands.
+  std::string chains, heads;
+  for (int i = 0; i < 200; ++i) {
+    for (int k = 0; k < 16; ++k) {
+      const std::string next = k == 15 ? "{\"const\":" + std::to_string(i) + "}"
+                                       : "{\"$ref\":\"#/$defs/z" + std::to_string(16 * i + k + 1) + "\"}";
+      chains.append(",\"z").append(std::to_string(16 * i + k)).append("\":").append(next);
+    }
+    heads.append(i > 0 ? "," : "").append(R"({"$ref":"#/$defs/z)").append(std::to_string(16 * i)).append("\"}");
+  }
+  expect_fast("references",
+              schema_guide("{\"$defs\":{" + numbered(800, "\"key", "\":1") + chains + "},\"oneOf\":[" + heads + "]}"));
+  expect_fast("what is required and not described",
+              schema_guide(R"({"type":"object","required":[)" + numbered(3000, "\"n", "\"") +
+                           R"(],"additionalProperties":{"type":"null","examples":[)" + repeated(90'000, "1") + "]}}"));
+  expect_fast("many alternatives", schema_guide("{\"anyOf\":[" + repeated(49'000, "true") + "]}"));
+  expect_fast("many objects", schema_guide("{\"anyOf\":[" + repeated(20'000, R"({"const":1})") + "]}"));
+  expect_fast("long keywords", schema_guide("{\"allOf\":[" + repeated(5, "{" + keys + "}") + "]}"));
+  std::string nested = R"({"const":1,"examples":[)" + repeated(90'000, "1") + "]}";
+  for (int i = 0; i < 28; ++i) nested = "{\"anyOf\":[" + nested + "]}";
+  expect_fast("what is copied at each level", schema_guide(nested));
+}
+
+TEST(JsonSchema, KeysOfAnObjectAreCounted) {
+  const auto object = [](int count) {
+    std::string keys = R"("k0":1)";
+    for (int i = 1; i < count; ++i) keys.append(",\"k").append(std::to_string(i)).append("\":1");
+    return R"({"type":"null","default":{)" + keys + "}}";
+  };
+  EXPECT_EQ(refusal(schema_guide(object(4096))), "");
+  EXPECT_THAT(refusal(schema_guide(object(4097))), HasSubstr("more than 4096 keys"));
+  EXPECT_EQ(refusal(schema_guide(R"({"type":"null","default":[)" + object(4000) + "," + object(4000) + "]}")), "");
+  EXPECT_NO_THROW(check_keys(object(4096)));
+  EXPECT_THROW(check_keys(object(4097)), RequestError);
 }
 
 // Schemas of the kind that people send, with values that jsonschema calls valid and values that it does not.

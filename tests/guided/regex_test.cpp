@@ -128,6 +128,8 @@ TEST(Regex, HostileOnesAreRefusedOrStaySmall) {
   std::string ranges;
   for (int c = 0x4E00; c < 0x4E00 + 2 * 20'000; c += 2) append_character(ranges, static_cast<char32_t>(c));
   EXPECT_THAT(refusal(regex_guide("[" + ranges + "]")), HasSubstr("ranges"));
+  EXPECT_LT(compile_guide(regex_guide("[" + ranges.substr(0, std::size_t{3} * 5000) + "]"))->nodes.size(), 300u)
+      << "characters that begin alike share their bytes";
   Matcher exponential(compile_guide(regex_guide("(a|b)*a(a|b){18}")));
   EXPECT_NE(state_behind(exponential, std::string(200, 'a')), Matcher::kDead);
   EXPECT_LT(exponential.states(), 300u) << "a deterministic automaton would have 2^18";

@@ -94,6 +94,31 @@ TEST_F(GuideCheck, NamesTheFieldAndTheKeyword) {
   refused(R"("guided_regex":"a","guided_choice":["a"])", "not beside");
 }
 
+// The fixture's first tokens are single characters, from '!' on; a model may have fewer tokens than its tokenizer.
+TEST_F(GuideCheck, AnAnswerThatNoTokenBeginsIsRefused) {
+  models_[0].config.vocab = 20;  // to '4'
+  parser_.emplace(models_, ReaderLimits{});
+  refused(R"("guided_regex":"x+")", "body.guided_regex: no token of text begins an answer like that");
+  refused(R"("structured_outputs":{"choice":["yes","no"]})", "body.structured_outputs.choice: no token of text");
+  refused(R"("guided_json":{"type":"object"})", "body.guided_json: no token of text");
+  EXPECT_EQ(guide(R"("guided_regex":"[x0]+")"), regex_guide("[x0]+"));
+  refused(R"("guided_regex":"[x0]+","stop_token_ids":[15])", "no token of text");  // '0' ends answers here
+  EXPECT_EQ(guide(R"("guided_regex":"[x0]+")"), regex_guide("[x0]+"));
+  EXPECT_EQ(guide(R"("guided_regex":"x*")"), regex_guide("x*")) << "it may be empty";
+  EXPECT_TRUE(
+      std::holds_alternative<RequestParts>(parse(R"("guided_regex":"x+","stop_token_ids":[7])", "endless").content))
+      << "another model has the token";
+}
+
+TEST_F(GuideCheck, LongObjectsAreRefusedBeforeTheyAreRead) {
+  std::string keys = "\"k\":1";
+  for (int i = 0; i < 4100; ++i) keys += fmt::format(",\"k{}\":1", i);
+  for (const char* field : {"response_format", "structured_outputs", "guided_json"}) {
+    refused(fmt::format(R"("{}":{{{}}})", field, keys),
+            fmt::format("body.{}: an object of more than 4096 keys", field));
+  }
+}
+
 TEST_F(GuideCheck, WhatDoesNotGoWithItIsRefused) {
   refused(R"("guided_regex":"a","ignore_eos":true)", "body.ignore_eos");
   refused(R"("guided_regex":"a","min_tokens":2)", "body.min_tokens");

@@ -141,6 +141,17 @@ TEST(GuideCompiler, OneGuideFits) {
   EXPECT_GE(limits.matcher_bytes, 2 * TokenTrie::kMaxPathBytes) << "a walk forgets more than it goes on with";
 }
 
+// As an enumeration of many words that few of are left of: the text outweighs what is made of it.
+TEST(GuideCompiler, TextsAreCounted) {
+  GuideCompiler compiler([](ModelId) { return letters(); });
+  const std::string text = schema_guide(R"({"const":"a","description":")" + std::string(200'000, 'x') + "\"}");
+  compiler.want(0, text_of(text));
+  EXPECT_GE(compiler.kept_bytes(), text.size());
+  const std::shared_ptr<Guide> guide = wait_for(compiler, 0, text);
+  wait_for(compiler, 0, text);
+  EXPECT_EQ(compiler.kept_bytes(), text.size() + guide->bytes());
+}
+
 TEST(GuideCompiler, WhatGoesWrongIsThrownWhereItIsFound) {
   GuideCompiler compiler([](ModelId) -> TokenTrie { throw Error(ExitCode::kIo, "no vocabulary"); });
   const std::string text = regex_guide("a");

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "computron/base/types.h"
@@ -44,16 +45,26 @@ class Guide {
   friend class GuidedText;
 
   Matcher::State follow(Matcher::State state, TokenId token);
-  // Empty where it takes too much to tell. Borrowed until the next call. `state` may get another number.
-  const TokenMask& mask(Matcher::State& state);
+  // Empty where it takes too much to tell. `state` may get another number.
+  void find_mask(Matcher::State& state, TokenMask& mask);
+
+  // As little of a mask as it takes to make it again: after most tokens few others may come, or most of those that a
+  // JSON string may hold.
+  struct KeptMask {
+    const TokenMask* base = nullptr;                               // of the vocabulary; null: no token
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> words{};  // [] place, word: where it differs from the base
+    bool takes_too_much = false;
+  };
+  static void keep_words(const TokenMask& mask, KeptMask& kept);
 
   std::shared_ptr<const TokenTrie> tokens_;
   std::shared_ptr<const Grammar> grammar_;
   std::size_t grammar_bytes_;
   GuideLimits limits_;
   Matcher matcher_;
-  std::unordered_map<Matcher::State, TokenMask> masks_;  // by states of the matcher, when its epoch was this one:
+  std::unordered_map<Matcher::State, KeptMask> masks_;  // by states of the matcher, when its epoch was this one:
   std::uint64_t masks_epoch_ = 0;
+  std::size_t mask_bytes_ = 0;  // of all of them
 };
 
 // How far one sequence's text is. It follows from the guide and the tokens alone, so a sequence that begins again is

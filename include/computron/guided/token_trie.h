@@ -16,6 +16,8 @@ using TokenMask = std::vector<std::uint32_t>;
 
 class TokenTrie {
  public:
+  static constexpr std::size_t kLongest = 1024;  // bytes; longer tokens are never allowed
+
   // texts[t] is what token t adds; a token that adds nothing, as special ones, is never allowed. `vocab`: of the model.
   TokenTrie(const std::vector<std::string>& texts, std::size_t vocab);
 
@@ -32,6 +34,9 @@ class TokenTrie {
   static constexpr std::size_t kMaxWork = 16'000'000;  // of Matcher::cost
   static constexpr std::size_t kMaxPathBytes = std::size_t{6} << 20;
   bool allow(Matcher& matcher, Matcher::State& state, TokenMask& mask, std::size_t most_bytes) const;
+  // The mask that allow() begins with, from which most of its words do not differ; null: no token. Lives as long as
+  // this.
+  const TokenMask* base(const Matcher& matcher, Matcher::State state) const;
 
   // Of memory.
   std::size_t bytes() const;
@@ -51,7 +56,6 @@ class TokenTrie {
     std::vector<TokenId> tokens;
   };
   static constexpr std::size_t kLongestPlain = 64;  // characters
-  static constexpr std::size_t kLongest = 1024;     // bytes; longer tokens are never allowed
 
   Tree make_tree(std::vector<TokenId> tokens) const;
   static bool walk(const Tree& tree, Matcher& matcher, Matcher::State& state, TokenMask& mask, std::size_t most_bytes);

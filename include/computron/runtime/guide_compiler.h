@@ -1,7 +1,6 @@
 // Makes guides of what requests ask their answers to be, beside serving.
 //
-//   the rank's thread   wants a guide when a step that names it arrives; looks for it before each token that the guide
-//   is
+//   the rank's thread   wants a guide when a step that names it arrives; looks for it before each token that it is
 //                       about, and uses it until it looks for the next one
 //   the compiler's      reads a model's vocabulary the first time it is wanted, compiles the guide and its first mask
 //
@@ -51,7 +50,7 @@ class GuideCompiler {
   // fault of this program.
   std::shared_ptr<Guide> find(ModelId model, const std::shared_ptr<const std::string>& text);
 
-  // Of the guides that are kept, when they were used last.
+  // Of the guides that are kept, when they were used last, and of the texts of all that are wanted.
   std::size_t kept_bytes() const;
 
  private:
@@ -62,15 +61,15 @@ class GuideCompiler {
   struct Entry {
     std::shared_ptr<Guide> guide;
     std::exception_ptr error;
-    std::size_t bytes = 0;    // of the guide, when it was used last
+    std::size_t bytes = 0;    // of the text, and of the guide when it was used last
     std::uint64_t found = 0;  // when it was found or wanted last
     bool done() const { return guide != nullptr || error != nullptr; }
   };
   using Entries = std::map<Key, Entry, Before>;
   void run();
   std::shared_ptr<Guide> make(const Key& key);
-  void set_bytes(Entry& entry, std::size_t bytes);
-  void erase(Entries::iterator entry);
+  void count_bytes(Entries::iterator it);
+  void erase(Entries::iterator it);
   void forget_oldest();
   void fit();
 
