@@ -33,6 +33,7 @@ void configure(int rows) {
     configuration.row_bytes[tile] = kTileRowBytes;
     configuration.rows[tile] = static_cast<std::uint8_t>(tile < 5 ? rows : kTileRows);
   }
+  asm volatile("" : : "m"(configuration));  // GCC 12 does not know that all of it is read
   _tile_loadconfig(&configuration);
 }
 

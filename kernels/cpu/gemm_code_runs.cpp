@@ -177,6 +177,7 @@ void configure(int rows) {
     configuration.row_bytes[tile] = static_cast<std::uint16_t>(tile < 5 ? 4 * rows : kLine);
     configuration.rows[tile] = kTileRows;
   }
+  asm volatile("" : : "m"(configuration));  // GCC 12 does not know that all of it is read
   _tile_loadconfig(&configuration);
 }
 
@@ -207,6 +208,7 @@ class RunsGemm {
   // Of a run, in four steps among 16.
   __attribute__((always_inline)) void add_products(int step, const std::byte* x, const std::byte* values) const {
     if (step == 1) {
+      asm volatile("" : : : "memory");  // GCC 12 does not know that tile loads read what was stored
       _tile_loadd(4, x, stride_);
       _tile_loadd(5, values, kLine);
       _tile_dpbf16ps(0, 5, 4);

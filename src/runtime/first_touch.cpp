@@ -14,6 +14,7 @@ FirstTouch::FirstTouch(HostBuffer& buffer, std::size_t part_bytes)
 
 void FirstTouch::touch(std::size_t begin, std::size_t end) {
   const std::size_t first = begin / part_bytes_, last = ceil_div(end, part_bytes_);
+  ensure(last <= parts_.size(), "what is touched lies beyond the end of its memory");
   for (std::size_t part = first; part < last; ++part) {
     int state = parts_[part];
     if ((state == kAbsent || state == kStale) && parts_[part].compare_exchange_strong(state, kComing)) {

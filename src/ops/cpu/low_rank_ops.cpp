@@ -92,7 +92,8 @@ void add_out(const LowRankPart& part, int first, const Activations& out) {
 void CpuOps::add_low_rank_in(Stream& stream, Activations x, std::vector<LowRankPart> parts) {
   for (const LowRankPart& part : parts) check_low_rank_in(x, part);
   ensure(x.dtype != DType::kF16, "an adapter is not multiplied with float16");
-  cpu(stream).launch([=, this, marks = Marks(parts), parts = std::move(parts)](CpuContext& context) {
+  Marks marks_of_parts(parts);
+  cpu(stream).launch([=, this, marks = std::move(marks_of_parts), parts = std::move(parts)](CpuContext& context) {
     reserve_workspaces(context.threads());
     const std::vector<Item> items = cut(parts, kRowsOfAnItem, [](const LowRankPart& part) { return part.rows; });
     context.parallel_for(static_cast<int>(items.size()), [&](int thread, int i) {
@@ -123,7 +124,8 @@ void CpuOps::scale_low_rank(Stream& stream, std::vector<LowRankScale> scales) {
 // By outputs: those of a panel are a block's multiple from its begin, since panels are.
 void CpuOps::add_low_rank_out(Stream& stream, std::vector<LowRankPart> parts, Activations out) {
   for (const LowRankPart& part : parts) check_low_rank_out(part, out);
-  cpu(stream).launch([=, marks = Marks(parts), parts = std::move(parts)](CpuContext& context) {
+  Marks marks_of_parts(parts);
+  cpu(stream).launch([=, marks = std::move(marks_of_parts), parts = std::move(parts)](CpuContext& context) {
     const auto end_of = [](const LowRankPart& part) {
       return part.table.panels.back().row_begin + part.table.panels.back().rows;
     };
