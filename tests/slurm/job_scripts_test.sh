@@ -113,6 +113,7 @@ for script in serve.sbatch serve-mpirun.sbatch; do
   stays_out "$script, MAX_RESTARTS"
   if [ -n "$launcher" ]; then  # Hydra's codes of killed ranks
     for signal in 9 11 15; do
+      rm -f out.jsonl.losses
       run "$script" CODE="$signal" --
       requeues "$script, $signal"
     done
