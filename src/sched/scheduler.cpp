@@ -260,8 +260,7 @@ void Scheduler::decide_run_order(double now_s) {
 
 std::optional<PlannedStep> Scheduler::plan_pass(double now_s) {
   if (const std::optional<ModelId> filler = passes_.model_to_fill_in(now_s)) {
-    // With riders it might take longer than the first model waits.
-    if (auto planned = plan_pass_of(*filler, now_s, /*takes_riders=*/false)) return planned;
+    if (auto planned = plan_pass_of(*filler, now_s)) return planned;
   }
   const RunOrder& order = state_->agenda.run_order();
   if (order.empty()) return std::nullopt;
@@ -272,7 +271,7 @@ std::optional<PlannedStep> Scheduler::plan_pass(double now_s) {
   return std::nullopt;
 }
 
-std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, double now_s, bool takes_riders) {
+std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, double now_s) {
   SchedulerState& state = *state_;
   const std::optional<PassPlan> pass = passes_.plan(model);
   if (!pass || !caches_.allocate(model, pass->blocks)) return std::nullopt;
@@ -287,8 +286,7 @@ std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, double now_s, 
   if (state.agenda.is_first(model)) activate(model, now_s, active_, prefetcher_);
   // All of it is there or on its way.
   if (!caches_.exceeds_pool(model, work.cache().count())) prefetcher_.forget_swap(model);
-  std::vector<StepInFlight::Rider> riders;
-  if (takes_riders) riders = add_riders(state, passes_, caches_, *pass, now_s, planned);
+  std::vector<StepInFlight::Rider> riders = add_riders(state, passes_, caches_, *pass, now_s, planned);
   for (const StepInFlight::Rider& rider : riders) prefetcher_.forget_swap(rider.model);
   const double end_s = std::max(state.computed_s(now_s) + state.costs.bottleneck_s(model, step.rows()),
                                 now_s + prefetcher_.wait_s(model, now_s));

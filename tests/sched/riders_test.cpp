@@ -128,33 +128,6 @@ TEST(RidersOfAStep, AreWithinItsTokens) {
   EXPECT_GT(mixed, 5u);
 }
 
-// While the first model waits for its pages, others fill in: one model's pass each, which ends before it has them.
-TEST(RidersOfAPool, AreInNoPassThatFillsIn) {
-  std::vector<FakeModel> models = small_family(1, 6, {0, 1, 60});
-  models[2].priority = 8;
-  const FakeModelList model_list(models);
-  Driver driver(model_list, kWide, "balanced");
-  for (ModelId model = 0; model < 2; ++model) driver.submit(asks(model, model, 5, 200));
-  driver.submit(asks(2, 2, 5, 20, 0.0505), 0.0505);
-  run_through(driver);
-  std::size_t together = 0, filled_in = 0;
-  bool fetches = false, waits = true;
-  for (const ExecutedStep& executed : driver.steps()) {
-    const Step& step = executed.step;
-    const std::size_t models_of_pass = step.by_model().size();
-    for (const SequenceChunk& chunk : step.chunks) waits &= step.model_of(chunk) != 2;
-    if (!waits) break;
-    if (!fetches) together += models_of_pass == 2;
-    if (fetches && models_of_pass > 0) {
-      EXPECT_EQ(models_of_pass, 1u);
-      ++filled_in;
-    }
-    for (const Fetch& fetch : step.stages[0].fetches) fetches |= fetch.model == 2 && fetch.page >= 6;
-  }
-  EXPECT_GE(together, 20u);
-  EXPECT_GE(filled_in, 5u);
-}
-
 // Where the pool holds one adapter beside the base at a time, each has its turn.
 TEST(RidersOfAPool, RideWhereTheirPagesAreThere) {
   const FakeModelList model_list(small_family(1, 6, {2, 2, 2}));

@@ -121,7 +121,7 @@ class Scheduler {
   std::string why_refused(const Request& request, ModelId model) const;
   void decide_run_order(double now_s);
   std::optional<PlannedStep> plan_pass(double now_s);
-  std::optional<PlannedStep> plan_pass_of(ModelId model, double now_s, bool takes_riders = true);
+  std::optional<PlannedStep> plan_pass_of(ModelId model, double now_s);
   std::optional<PlannedStep> plan_fetch_step(double now_s);
   PlannedStep seal(PlannedStep planned);
 
