@@ -20,10 +20,9 @@ LowRank::LowRank(const ShardLayout& layout, const std::string& weight, const std
 }
 
 bool LowRank::changes(const Pass& pass) const {
-  const auto adapts = [this](const Rider& rider) {
-    return rider.adapter != nullptr && rider.adapter->at(place_) != nullptr;
-  };
-  return present() || std::ranges::any_of(pass.riders, adapts);
+  return present() || std::ranges::any_of(pass.riders, [this](const Rider& rider) {
+           return rider.adapter != nullptr && rider.adapter->at(place_) != nullptr;
+         });
 }
 
 // What is multiplied in one operation for all rows of the batch.

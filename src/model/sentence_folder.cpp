@@ -4,7 +4,6 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "computron/base/join.h"
 #include "src/model/config_json.h"

@@ -13,16 +13,10 @@ constexpr int kPanelRows = 512;
 
 // Bytes of `rows` rows of a tensor as they lie in a page.
 std::size_t bytes_of(const ShardTensor& t, int rows, const WeightFormat& format) {
-  switch (t.role) {
-    case TensorRole::kGemmWeight:
-      return format.panel_bytes(rows, t.columns, t.type);
-    case TensorRole::kTable:
-      return round_up(static_cast<std::size_t>(rows), t.is_low_rank_out() ? std::size_t{kLowRankBlock} : 1) *
-             static_cast<std::size_t>(t.columns) * size_of(t.type.values);
-    case TensorRole::kVector:
-      break;
-  }
-  return static_cast<std::size_t>(rows) * sizeof(float);
+  if (t.role == TensorRole::kGemmWeight) return format.panel_bytes(rows, t.columns, t.type);
+  if (t.role == TensorRole::kVector) return static_cast<std::size_t>(rows) * sizeof(float);
+  const int padded = t.is_low_rank_out() ? round_up(rows, kLowRankBlock) : rows;
+  return static_cast<std::size_t>(padded) * t.columns * size_of(t.type.values);
 }
 
 void set_types(ShardPlan& plan, const WeightFormat& format, const WeightTypes& types) {
@@ -42,15 +36,9 @@ DType cache_dtype_of(const WeightFormat& format, const WeightTypes& types) {
 
 // The smallest number of rows that may not be cut.
 int row_block(const ShardTensor& t, const WeightFormat& format) {
-  switch (t.role) {
-    case TensorRole::kGemmWeight:
-      return format.row_block();
-    case TensorRole::kTable:
-      return t.of_adapter() ? kLowRankBlock : 1;
-    case TensorRole::kVector:
-      break;
-  }
-  return t.rows;
+  if (t.role == TensorRole::kGemmWeight) return format.row_block();
+  if (t.role == TensorRole::kVector) return t.rows;
+  return t.of_adapter() ? kLowRankBlock : 1;
 }
 
 class Layouter {

@@ -15,6 +15,7 @@
 #include "kernels/cpu/rotary.h"
 #include "kernels/cpu/sample.h"
 #include "src/ops/checks.h"
+#include "src/ops/cpu/rows.h"
 
 namespace computron {
 namespace {
@@ -22,13 +23,6 @@ namespace {
 // A fork and a join cost a few microseconds: less than this many elements are not worth another thread.
 constexpr int kMinElementsPerItem = 16384;
 constexpr double kSecondsToChoose = 0.03;  // kernels of a type of weight
-
-float* f32_row(const Activations& a, int row) {
-  return reinterpret_cast<float*>(a.data) + static_cast<std::size_t>(row) * a.columns;
-}
-std::byte* row_of(const Activations& a, int row) {
-  return a.data + static_cast<std::size_t>(row) * a.columns * size_of(a.dtype);
-}
 
 // body(row) for all rows, several to an item where rows are short.
 template <class Body>

@@ -6,6 +6,7 @@
 #include "kernels/cpu/low_rank.h"
 #include "src/ops/checks.h"
 #include "src/ops/cpu/cpu_ops.h"
+#include "src/ops/cpu/rows.h"
 
 namespace computron {
 namespace {
@@ -50,10 +51,6 @@ class Marks {
   std::vector<CpuEventMark> marks_;
   std::vector<std::size_t> begins_;  // [part], and the end
 };
-
-float* f32_row(const Activations& a, int row) {
-  return reinterpret_cast<float*>(a.data) + static_cast<std::size_t>(row) * a.columns;
-}
 
 // Rows [row, row + rows) of x as float32, perhaps in `wide`.
 const float* widened(const Activations& x, int row, int rows, std::vector<float>& wide) {
