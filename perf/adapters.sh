@@ -129,7 +129,7 @@ adapter_pages=$(bytes_of '.models.a0.swaps.pages')
   made_by adapters
   echo
   echo "$config, a quarter of Llama 3.2 1B (4 of 16 layers, a quarter of the vocabulary), in bfloat16; $adapters LoRA adapters of rank"
-  echo "$rank on all matrices of attention and MLP, $adapter_bytes bytes each in $adapter_pages pages of $page_size. Medians of $rounds rounds, in"
+  echo "$rank on all matrices of attention and MLP; the first of them came with its base, $adapter_bytes bytes in $adapter_pages pages of $page_size. Medians of $rounds rounds, in"
   echo "brackets least and most. Machine load: one-minute average before $before, after $(load)."
   [ -z "${NOTE:-}" ] || printf '\n**%s**\n' "$NOTE"
   echo
