@@ -280,7 +280,7 @@ void ShardLoader::place_low_rank_out(const Slice& slice, const Piece& piece) con
   const int first = slice.row + static_cast<int>(piece.row);
   for_each_panel_with(slice, first, static_cast<int>(piece.rows), [&](const PanelPart& part) {
     for (int r = 0; r < part.rows; ++r) {
-      const auto row = static_cast<std::size_t>(part.row + r);
+      const std::size_t row = static_cast<std::size_t>(part.row) + static_cast<std::size_t>(r);
       const std::byte* const from = piece.source + (part.first + static_cast<std::size_t>(r)) * rank * size;
       std::byte* const to = part.panel + (row / kLowRankBlock * rank * kLowRankBlock + row % kLowRankBlock) * size;
       for (std::size_t c = 0; c < piece.columns; ++c) {

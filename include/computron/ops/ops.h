@@ -289,7 +289,8 @@ class Ops {
   virtual void sample(Stream&, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
                       SliceSample* out) = 0;
   // ---- what a low-rank adapter adds to a product (model/adapter.h). A device of which computes_adapters() says no has
-  // none of these.
+  // none of these. Lists are the operation's own: it keeps them until the stream has run.
+  // NOLINTBEGIN(performance-unnecessary-value-param)
   virtual bool computes_adapters() const { return false; }
   // Of each part, for its rows r of x, f32 or narrow: sums[r, k] += Σ_i x[r, i] A[i, k] over the rows i of its panels.
   virtual void add_low_rank_in(Stream&, Activations /*x*/, std::vector<LowRankPart>) { ensure(false, kNoAdapters); }
@@ -298,6 +299,7 @@ class Ops {
   // Of each part, for its rows r of out, f32: out[r, column + n] += Σ_k sums[r, k] B[n, k] for the rows n of its
   // panels, k ascending.
   virtual void add_low_rank_out(Stream&, std::vector<LowRankPart>, Activations /*out*/) { ensure(false, kNoAdapters); }
+  // NOLINTEND(performance-unnecessary-value-param)
   // out = activation(in). in: f32, out: f32 or narrow.
   virtual void activate(Stream&, Activation, Activations /*in*/, Activations /*out*/) { ensure(false, kNoAdapters); }
 
