@@ -9,7 +9,7 @@
 namespace computron::kernels {
 namespace {
 
-constexpr float kSqrtHalf = 0.70710678f;
+inline constexpr float kSqrtHalf = 0.70710678f;
 
 // L: V, kCount; load, load_first, store, store_first of float and Bf16; splat, add, sub, mul, div, fma, max, min, exp;
 // negate, magnitude, sign_bits, with_bits, by_sign.

@@ -9,10 +9,10 @@
 namespace computron::kernels {
 namespace {
 
-constexpr float kMinusInfinity = -__builtin_inff();
+inline constexpr float kMinusInfinity = -__builtin_inff();
 
-int smaller(int a, int b) { return a < b ? a : b; }
-int larger(int a, int b) { return a > b ? a : b; }
+inline int smaller(int a, int b) { return a < b ? a : b; }
+inline int larger(int a, int b) { return a > b ? a : b; }
 
 // Lanes: V, kCount; load, load_first, store, splat, add, sub, mul, div, fma, max, exp, sum_lanes, max_lanes;
 // Element<T>.

@@ -398,12 +398,12 @@ SchemaWriter::Properties SchemaWriter::properties_of(const Json& schema, const s
 
 // Two nodes before each property: `first`, where none has been written, and `later`, where one has.
 SchemaWriter::Node SchemaWriter::object(Node from, const Json& schema, const std::string& path, int depth) {
-  static const Json kAnything = true, kNothing = false;
+  static const Json anything = true, nothing = false;
   const Properties properties = properties_of(schema, path);
   const bool describes = schema.contains("properties") && !schema["properties"].empty();
   const bool says = schema.contains("additionalProperties");
-  const Json& undescribed = says ? schema["additionalProperties"] : kAnything;
-  const Json& others = says || !describes ? undescribed : kNothing;
+  const Json& undescribed = says ? schema["additionalProperties"] : anything;
+  const Json& others = says || !describes ? undescribed : nothing;
   std::optional<GrammarRuleId> rule;  // of what is not described
   const auto undescribed_value = [&](Node at) {
     if (!rule) rule = rule_for(undescribed, below(path, "additionalProperties"), depth + 1);
@@ -486,10 +486,10 @@ SchemaWriter::Node SchemaWriter::other_key(Node from, const std::vector<std::str
 }
 
 SchemaWriter::Node SchemaWriter::array(Node from, const Json& schema, const std::string& path, int depth) {
-  static const Json kNone = Json::array(), kAnything = true;
-  const Json& prefix = schema.contains("prefixItems") ? schema["prefixItems"] : kNone;
+  static const Json none = Json::array(), anything = true;
+  const Json& prefix = schema.contains("prefixItems") ? schema["prefixItems"] : none;
   if (!prefix.is_array()) refuse_schema(path, "'prefixItems' must be a list");
-  const Json& items = schema.contains("items") ? schema["items"] : kAnything;
+  const Json& items = schema.contains("items") ? schema["items"] : anything;
   if (items.is_array()) refuse_schema(path, "'items' as a list is not served; 'prefixItems' is");
   const std::uint32_t min = count(schema, "minItems", 0, path);
   std::uint32_t max = count(schema, "maxItems", GrammarText::kUnbounded, path);
