@@ -316,12 +316,12 @@ void ShardLoader::for_each_page(const Item& item, const Body& body) const {
 }
 
 void ShardLoader::touch(const Item& item) {
-  const ShardTensor& t = layout_.plan.tensors[slices_[item.slice].tensor];
-  const std::size_t element = t.role == TensorRole::kTable ? size_of(t.type.values) : sizeof(float);
-  const int block = t.role == TensorRole::kGemmWeight ? format_.row_block() : t.is_low_rank_out() ? kLowRankBlock : 1;
-  const std::size_t block_bytes = t.role == TensorRole::kGemmWeight
-                                      ? format_.panel_bytes(block, t.columns, t.type)
-                                      : static_cast<std::size_t>(block) * t.columns * element;
+  const Slice& slice = slices_[item.slice];
+  const ShardTensor& t = layout_.plan.tensors[slice.tensor];
+  const bool packed = is_packed(slice.tensor);
+  const int block = packed ? format_.row_block() : t.is_low_rank_out() ? kLowRankBlock : 1;
+  const std::size_t block_bytes = packed ? format_.panel_bytes(block, t.columns, t.type)
+                                         : static_cast<std::size_t>(block) * t.columns * placed_bytes(slice);
   for_each_panel(item, [&](const PanelPlace& panel, int begin, int end) {
     pages_.touch(panel.page, panel.offset + begin / block * block_bytes,
                  panel.offset + ceil_div(end, block) * block_bytes);
