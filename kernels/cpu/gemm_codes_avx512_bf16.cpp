@@ -426,8 +426,8 @@ void gemm_codes_bf16_avx512(const PanelCall& call) {
 
 bool gemm_codes_as_amx(const PanelCall& call) {
   const int group = call.expansion->layout.group;
-  const bool eight_bits = bits_of(call.expansion->type.codes) == 8;
-  if (call.rows > 1 || !eight_bits || (group % kTileDepth != 0 && group < call.depth)) return false;
+  const bool fp8 = call.expansion->type.codes == DType::kFp8;
+  if (call.rows > 1 || !fp8 || (group % kTileDepth != 0 && group < call.depth)) return false;
   with_codes(call, [&]<class Code>(I table, Code*) {
     if constexpr (Code::kPairBytes == 128) TiledCodesGemm<Code>(call, table).run();
   });
