@@ -18,7 +18,7 @@ constexpr int kRun = QuantisedLayout::kRun;  // k
 constexpr int kLine = 64;                    // bytes: values of a run of a row; codes of it of four rows or of two
 constexpr int kTileRows = 16;
 constexpr int kTileBytes = kTileRows * kLine;
-constexpr int kRunValues = kRowBlock * kLine;     // bytes of all rows
+constexpr int kRunValues = kRowBlock * kLine;  // bytes of all rows
 constexpr int kTableBytes = 32;
 
 constexpr short upper_half(float x) { return static_cast<short>(std::bit_cast<std::uint32_t>(x) >> 16); }
@@ -28,8 +28,9 @@ void store(void* p, I x) { _mm512_storeu_si512(p, x); }
 
 // The scales of a group of a block, and what readers of its runs have in common. A reader has
 //
-//   read(k, to, meanwhile): writes the values of k to k + 32, of row after row, kLine bytes each. k: a multiple of 32, not
-//                           before those of earlier calls. meanwhile(i) is called behind the i-th four rows, i < 16.
+//   read(k, to, meanwhile): writes the values of k to k + 32, of row after row, kLine bytes each. k is a multiple of
+//                           32, and not before those of earlier calls. meanwhile(i) is called behind the i-th four
+//                           rows, i < 16.
 class RunScales {
  public:
   RunScales(const Expansion& e, const std::byte* block, int ahead_bytes) : e_(e), block_(block), ahead_(ahead_bytes) {}
@@ -221,12 +222,12 @@ class ByteRuns : RunScales {
   __attribute__((always_inline)) V product(int row, I line) const {
     constexpr int kExponent = 0x47000000;
     constexpr __mmask64 kSecondBytes = 0x2222222222222222;
-    const I places = _mm512_slli_epi32(
-        _mm512_add_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-                         _mm512_set1_epi32(kFirst)),
-        8);
-    const V code = _mm512_castsi512_ps(
-        _mm512_mask_permutexvar_epi8(_mm512_set1_epi32(kExponent), kSecondBytes, places, line));
+    const I places =
+        _mm512_slli_epi32(_mm512_add_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                                           _mm512_set1_epi32(kFirst)),
+                          8);
+    const V code =
+        _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(_mm512_set1_epi32(kExponent), kSecondBytes, places, line));
     const V scale = _mm512_set1_ps(scales()[row]);
     if constexpr (kFused) return _mm512_fmadd_ps(code, scale, _mm512_set1_ps(offsets_[row]));
     return _mm512_mul_ps(_mm512_sub_ps(code, _mm512_set1_ps(kOffset)), scale);
