@@ -19,9 +19,9 @@ void gemm_codes_bf16_avx512(const PanelCall& call);
 void gemm_codes_f32_avx512(const PanelCall& call);
 
 // As gemm_codes_bf16_avx512 for one row of fp8, with the bits of gemm_amx, which writes slices of values and reads them
-// as tiles. Llama 3.2 1B at batch 1, two cores of a Xeon of family 6, model 207, in turns: 0.61 and 0.65 of a plain read
-// against 0.50; two rows were slower. False, and nothing is done: anything else, or groups that are no multiple of a
-// tile's 32 k.
+// as tiles. Llama 3.2 1B at batch 1, two cores of a Xeon of family 6, model 207, in turns: 0.61 and 0.65 of a plain
+// read against 0.50; two rows were slower. False, and nothing is done: anything else, or groups that are no multiple of
+// a tile's 32 k.
 bool gemm_codes_as_amx(const PanelCall& call);
 
 }  // namespace computron::kernels
