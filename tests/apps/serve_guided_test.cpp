@@ -187,10 +187,11 @@ TEST_F(ServeGuided, BadOnesCostOnlyThemselves) {
 TEST_F(ServeGuided, AJobWithoutMemoryForThemRefusesThemByName) {
   const json common = {{"model", "text"}, {"prompt", {5, 6}}, {"max_tokens", 2}};
   json guided = common;
-  guided["guided_choice"] = {"alpha"};
+  guided.update({{"guided_choice", {"alpha"}}, {"max_tokens", 20}});
   const std::vector<std::string> both = {line("guided", guided), line("free", common)};
   ServeJob job_without = job(1, 2, both);
   job_without.more = {"--guide-memory", "0"};
+  job_without.quiet = false;
   const Served without = serve_ok(job_without, folder_);
   EXPECT_EQ(without.results.error_code("guided"), "invalid_parameter");
   EXPECT_EQ(without.results.line("guided").at("error").at("message"),
@@ -199,6 +200,7 @@ TEST_F(ServeGuided, AJobWithoutMemoryForThemRefusesThemByName) {
   EXPECT_EQ(without.metrics.at("configuration").at("guide-memory"), "0 B");
   ServeJob job_with = job(1, 2, both);
   job_with.more = {"--guide-memory", "192MiB"};
+  job_with.quiet = false;
   const Served with = serve_ok(job_with, folder_);
   EXPECT_EQ(with.results.choice("guided").at("text"), "alpha");
   EXPECT_EQ(choices(with, "free"), choices(without, "free"));
