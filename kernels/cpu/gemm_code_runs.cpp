@@ -186,13 +186,13 @@ class ByteRuns : RunScales {
   }
 
  private:
-  // Whether all scales can be used fused. A scale of 0 cannot: it makes zeros of the codes' signs.
+  // Whether all scales can be used fused. Those of 0 and below cannot: they make zeros with a sign.
   __attribute__((always_inline)) bool take_offsets() {
     __mmask16 fused = has_short_scales() ? 0xffff : 0;
     for (int v = 0; v < 4; ++v) {
-      const V of_rows = _mm512_load_ps(scales() + 16 * v), size = _mm512_abs_ps(of_rows);
-      fused &= _mm512_cmp_ps_mask(size, _mm512_set1_ps(kMostFused), _CMP_LT_OQ);
-      fused &= _mm512_cmp_ps_mask(size, _mm512_setzero_ps(), _CMP_GT_OQ);
+      const V of_rows = _mm512_load_ps(scales() + 16 * v);
+      fused &= _mm512_cmp_ps_mask(of_rows, _mm512_set1_ps(kMostFused), _CMP_LT_OQ);
+      fused &= _mm512_cmp_ps_mask(of_rows, _mm512_setzero_ps(), _CMP_GT_OQ);
       _mm512_store_ps(offsets_ + 16 * v, _mm512_mul_ps(of_rows, _mm512_set1_ps(-kOffset)));
     }
     return fused == 0xffff;

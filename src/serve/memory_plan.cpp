@@ -10,6 +10,7 @@
 #include <numeric>
 #include <set>
 #include <span>
+#include <string_view>
 
 #include "computron/base/size.h"
 #include "computron/comm/agreed.h"
@@ -23,6 +24,8 @@
 
 namespace computron {
 namespace {
+
+constexpr std::string_view kNoneToSpare = "a node has no memory to spare for guides (--guide-memory, --host-cache)";
 
 // Collective: how many pages of so many bytes every rank of `group` can have.
 int pages_on_all(const Communicator& group, std::size_t bytes, std::size_t page_bytes) {
@@ -56,6 +59,7 @@ MemoryPlan::MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDe
   for (const MemoryNeed& need : gather(device.node(), need_)) node_bytes_ += need.host_total();
   const std::vector<MemoryNeed> needs = gather(mesh.job, need_);
   if (mesh.schedules()) spdlog::info("{}", table(needs, mesh, models, pages));
+  if (mesh.schedules() && guides_refused_) spdlog::warn("guided requests are refused: {}", kNoneToSpare);
 }
 
 // Collective: every group's, from its first rank.
@@ -187,7 +191,7 @@ void MemoryPlan::check() const {
                     "--device-memory or --max-batch-tokens",
                     format_size(need_.device_total()), own, own_memory_->source, format_size(own_memory_->bytes)));
   }
-  if (node_bytes_ > limit_.bytes) {
+  if (node_bytes_ > limit_.bytes || need_.guides > limit_.bytes) {
     throw Error(ExitCode::kSystem,
                 fmt::format("the {} ranks of this node need {} (this one: {}), but {} leaves {}", ranks_on_node_,
                             format_size(node_bytes_), own, limit_.source, format_size(limit_.bytes)));
@@ -276,9 +280,8 @@ std::string MemoryPlan::coding_line(const std::vector<MemoryNeed>& needs) const 
 
 std::string MemoryPlan::guides_line() const {
   if (guide_bytes_ > 0) return {};
-  return fmt::format(
-      "\nguided requests are refused: {}",
-      guides_refused_ ? "a node has no memory to spare for guides (--guide-memory, --host-cache)" : "--guide-memory 0");
+  return fmt::format("\nguided requests are refused: {}",
+                     guides_refused_ ? kNoneToSpare : std::string_view("--guide-memory 0"));
 }
 
 std::string MemoryPlan::device_line() const {
