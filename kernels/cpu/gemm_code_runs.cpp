@@ -15,7 +15,7 @@ using V = __m512;
 using I = __m512i;
 
 constexpr int kRun = QuantisedLayout::kRun;  // k
-constexpr int kLine = 64;                    // bytes: values of a run of a row; codes of it of four rows or of two
+constexpr int kLine = 64;                    // bytes: a row's values in a run; codes of four rows, of eight bits two
 constexpr int kTileRows = 16;
 constexpr int kTileBytes = kTileRows * kLine;
 constexpr int kRunValues = kRowBlock * kLine;  // bytes of all rows
