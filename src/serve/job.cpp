@@ -58,6 +58,7 @@ Job::Job(JobOptions options, Communicator world, const JobHeartbeat& heartbeat, 
       plan_(make_plan()) {
   if (mesh_.groups.size() > 1 && heartbeat.recorder() != nullptr) heartbeat.recorder()->note_group(mesh_.group_index);
   agreed(mesh_.job, [&] { check(); });
+  if (mesh_.schedules()) memory_.warn();
   if (!options_.load) return;
   heartbeat.enter(SignOfLife::kLoad);
   agreed(mesh_.job, [&] { load_pages(heartbeat); });

@@ -59,7 +59,6 @@ MemoryPlan::MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDe
   for (const MemoryNeed& need : gather(device.node(), need_)) node_bytes_ += need.host_total();
   const std::vector<MemoryNeed> needs = gather(mesh.job, need_);
   if (mesh.schedules()) spdlog::info("{}", table(needs, mesh, models, pages));
-  if (mesh.schedules() && guides_refused_) spdlog::warn("guided requests are refused: {}", kNoneToSpare);
 }
 
 // Collective: every group's, from its first rank.
@@ -196,6 +195,10 @@ void MemoryPlan::check() const {
                 fmt::format("the {} ranks of this node need {} (this one: {}), but {} leaves {}", ranks_on_node_,
                             format_size(node_bytes_), own, limit_.source, format_size(limit_.bytes)));
   }
+}
+
+void MemoryPlan::warn() const {
+  if (guides_refused_) spdlog::warn("guided requests are refused: {}", kNoneToSpare);
 }
 
 // What of a model's pages is another's, told of this rank's group.

@@ -60,6 +60,9 @@ class MemoryPlan {
   // than there is.
   void check() const;
 
+  // Of a plan that is good: what the job goes without, in its log.
+  void warn() const;
+
  private:
   void count_fixed(const Mesh& mesh, const RankDevice& device, const ModelSet& models, const PageStore& pages,
                    int steps_in_flight);
