@@ -290,7 +290,7 @@ TEST(SchedulerRandom, EveryRuleHoldsWhereAdaptersRideAlong) {
   EXPECT_GT(all.riders, 3500u);
   EXPECT_GT(all.swaps, 1100u);
   EXPECT_GT(all.prefix_hits, 70u);
-  EXPECT_GT(all.preemptions, 15u);
+  EXPECT_GT(all.preemptions, 10u);
   EXPECT_GT(all.offloads, 70u);
 }
 
@@ -322,7 +322,7 @@ TEST(SchedulerRandom, EveryRuleHoldsWhereLateRequestsAreDropped) {
     all.add(*driver);
   }
   EXPECT_GT(all.dropped, 500u);
-  EXPECT_GT(all.late, 300u) << "they had begun";
+  EXPECT_GT(all.late, 250u) << "they had begun";
   EXPECT_GT(all.swaps, 600u);
 }
 
