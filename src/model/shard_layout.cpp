@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 namespace computron {
 namespace {
@@ -102,7 +103,7 @@ class Layouter {
   int rows_that_fit(const ShardTensor& t, int block, int rows_left, const Filling& filling) const {
     if (filling.page == kNone) return 0;
     const std::size_t start = start_of_next(static_cast<PageId>(filling.page));
-    const std::size_t room = layout_.page_bytes - std::min(layout_.page_bytes, start);
+    const std::size_t bytes = page_bytes(t), room = bytes - std::min(bytes, start);
     const int limit = t.role == TensorRole::kGemmWeight ? round_up(kPanelRows, block) : rows_left;
     const auto blocks = static_cast<int>(
         std::min<std::size_t>(room / bytes_of(t, block, format_), ceil_div(std::min(limit, rows_left), block)));
@@ -122,6 +123,10 @@ class Layouter {
   PageUse visit(PageId page) {
     if (layout_.uses.empty() || layout_.uses.back() != page) layout_.uses.push_back(page);
     return static_cast<PageUse>(layout_.uses.size() - 1);
+  }
+
+  std::size_t page_bytes(const ShardTensor& t) const {
+    return t.of_adapter() && layout_.slot_bytes > 0 ? layout_.slot_bytes : layout_.page_bytes;
   }
 
   static bool embeds(const ShardTensor& tensor) { return tensor.name.starts_with("embedding."); }
@@ -193,7 +198,7 @@ class Layouter {
 
   [[noreturn]] void refuse(const ShardTensor& t, int block) const {
     throw ConfigError(fmt::format("a page of {} bytes cannot hold {} rows of {} ({} bytes); use a larger --page-size",
-                                  layout_.page_bytes, block, t.name, bytes_of(t, block, format_)));
+                                  page_bytes(t), block, t.name, bytes_of(t, block, format_)));
   }
 
   ShardLayout& layout_;
@@ -213,15 +218,16 @@ std::size_t ShardLayout::total_link_bytes() const {
                             : std::accumulate(link_bytes.begin(), link_bytes.end(), std::size_t{0});
 }
 
-std::size_t ShardLayout::waste_bytes() const { return used_bytes.size() * page_bytes - total_used_bytes(); }
+std::size_t ShardLayout::waste_bytes() const { return frame_bytes() - total_used_bytes(); }
 
 ShardLayout ShardLayout::make(ShardPlan plan, const WeightFormat& format, const WeightTypes& types,
-                              std::size_t page_bytes) {
+                              std::size_t page_bytes, std::size_t slot_bytes) {
   set_types(plan, format, types);
   ShardLayout layout{.plan = std::move(plan),
                      .types = types,
                      .cache_dtype = cache_dtype_of(format, types),
                      .page_bytes = page_bytes,
+                     .slot_bytes = slot_bytes,
                      .tensors = {},
                      .used_bytes = {},
                      .link_bytes = {},
@@ -230,6 +236,28 @@ ShardLayout ShardLayout::make(ShardPlan plan, const WeightFormat& format, const 
                      .over_before = {}};
   Layouter(layout, format).run();
   return layout;
+}
+
+ShardLayout::SlotUse& ShardLayout::SlotUse::operator+=(const SlotUse& other) {
+  slots += other.slots;
+  used_bytes += other.used_bytes;
+  fits &= other.fits;
+  return *this;
+}
+
+// The base's tensors have no say in where an adapter's lie.
+ShardLayout::SlotUse ShardLayout::slot_use(ShardPlan plan, const WeightFormat& format, const WeightTypes& types,
+                                           std::size_t slot_bytes) {
+  set_types(plan, format, types);
+  std::erase_if(plan.tensors, [](const ShardTensor& t) { return !t.of_adapter(); });
+  for (const ShardTensor& t : plan.tensors) {
+    if (bytes_of(t, row_block(t, format), format) > slot_bytes) return {.fits = false};
+  }
+  ShardLayout layout;
+  layout.plan = std::move(plan);
+  layout.page_bytes = layout.slot_bytes = slot_bytes;
+  Layouter(layout, format).run();
+  return {.slots = layout.used_bytes.size(), .used_bytes = layout.total_used_bytes()};
 }
 
 std::size_t ShardLayout::largest_block_bytes(ShardPlan plan, const WeightFormat& format, const WeightTypes& types) {
@@ -255,6 +283,19 @@ std::size_t common_block(std::size_t a, std::size_t b) {
   constexpr std::size_t kLargest = std::size_t{8} << 20;
   const std::size_t common = std::lcm(a, b);  // 0 where one of them is
   return common <= kLargest ? common : 0;
+}
+
+std::size_t default_slot_bytes(std::size_t page_bytes, const std::function<ShardLayout::SlotUse(std::size_t)>& use) {
+  constexpr std::size_t kUnit = 64;
+  std::size_t best = 0, best_bytes = 0;  // 0: pages as all others
+  for (std::size_t size = page_bytes; size >= kSmallestSlot; size = size / 2 / kUnit * kUnit) {
+    const ShardLayout::SlotUse taken = use(size);
+    if (!taken.fits) break;
+    const std::size_t bytes = taken.slots * size;
+    if (size == page_bytes || bytes < best_bytes) std::tie(best, best_bytes) = std::tuple(size, bytes);
+    if (4 * bytes <= 5 * taken.used_bytes) break;
+  }
+  return best < page_bytes ? best : 0;
 }
 
 std::size_t default_page_bytes(std::size_t device_default, std::size_t largest_block, std::size_t common_block) {

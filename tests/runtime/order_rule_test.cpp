@@ -219,7 +219,9 @@ class Rank {
         }
       });
     }
-    residency_.emplace(0, layout_list_, host_, device_, frames, kPageBytes, kHostSlots, copy_, compute_);
+    residency_.emplace(0, layout_list_, host_, device_,
+                       Residency::Sizes{.frames = frames, .frame_bytes = kPageBytes, .host_slots = kHostSlots}, copy_,
+                       compute_);
   }
 
   // Carries the steps out, some accepted ahead of their turn. Returns what went wrong, if anything.
@@ -413,7 +415,7 @@ TEST(OrderRule, AFinishedStepHoldsNoCopyUp) {
     AdversaryStream compute(adversary, 0), copy(adversary, 1);
     HostStore host(device);
     host.add(layout, "pages", [](std::byte*, const std::vector<std::size_t>&) {});
-    Residency residency(0, {&layout}, host, device, /*frames=*/1, kPageBytes, /*host_slots=*/0, copy, compute);
+    Residency residency(0, {&layout}, host, device, {.frames = 1, .frame_bytes = kPageBytes}, copy, compute);
     Step first = one_stage_step(), second = one_stage_step();
     first.stages[0].fetches = {{.model = 0, .page = 0, .frame = 0, .after = {}}};
     residency.accept(first);
@@ -443,7 +445,7 @@ TEST(OrderRule, PagesAreAtRestOnceAPassHasWaitedForThem) {
   for (const ShardLayout* added : {&layout, &other}) {
     host.add(*added, "pages", [](std::byte*, const std::vector<std::size_t>&) {});
   }
-  Residency residency(0, {&layout, &other}, host, device, /*frames=*/2, kPageBytes, /*host_slots=*/0, copy, compute);
+  Residency residency(0, {&layout, &other}, host, device, {.frames = 2, .frame_bytes = kPageBytes}, copy, compute);
   StepId id = 0;
   const auto at_rest = [&](bool is_pass, const std::vector<Fetch>& fetches) {
     Step step = one_stage_step();
@@ -475,7 +477,7 @@ TEST(OrderRule, APageAtRestHasAnEventUntilItsCopyHasEnded) {
   AdversaryStream compute(adversary, 0), copy(adversary, 1);
   HostStore host(device);
   host.add(layout, "pages", [](std::byte*, const std::vector<std::size_t>&) {});
-  Residency residency(0, {&layout}, host, device, /*frames=*/1, kPageBytes, /*host_slots=*/0, copy, compute);
+  Residency residency(0, {&layout}, host, device, {.frames = 1, .frame_bytes = kPageBytes}, copy, compute);
   StepId id = 0;
   const auto event_at_rest = [&](const std::vector<Fetch>& fetches) -> std::optional<const Event*> {
     Step step = one_stage_step();
