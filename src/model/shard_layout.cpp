@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <tuple>
 
 namespace computron {
 namespace {
@@ -238,28 +237,6 @@ ShardLayout ShardLayout::make(ShardPlan plan, const WeightFormat& format, const 
   return layout;
 }
 
-ShardLayout::SlotUse& ShardLayout::SlotUse::operator+=(const SlotUse& other) {
-  slots += other.slots;
-  used_bytes += other.used_bytes;
-  fits &= other.fits;
-  return *this;
-}
-
-// The base's tensors have no say in where an adapter's lie.
-ShardLayout::SlotUse ShardLayout::slot_use(ShardPlan plan, const WeightFormat& format, const WeightTypes& types,
-                                           std::size_t slot_bytes) {
-  set_types(plan, format, types);
-  std::erase_if(plan.tensors, [](const ShardTensor& t) { return !t.of_adapter(); });
-  for (const ShardTensor& t : plan.tensors) {
-    if (bytes_of(t, row_block(t, format), format) > slot_bytes) return {.fits = false};
-  }
-  ShardLayout layout;
-  layout.plan = std::move(plan);
-  layout.page_bytes = layout.slot_bytes = slot_bytes;
-  Layouter(layout, format).run();
-  return {.slots = layout.used_bytes.size(), .used_bytes = layout.total_used_bytes()};
-}
-
 std::size_t ShardLayout::largest_block_bytes(ShardPlan plan, const WeightFormat& format, const WeightTypes& types) {
   set_types(plan, format, types);
   std::size_t largest = 0;
@@ -283,19 +260,6 @@ std::size_t common_block(std::size_t a, std::size_t b) {
   constexpr std::size_t kLargest = std::size_t{8} << 20;
   const std::size_t common = std::lcm(a, b);  // 0 where one of them is
   return common <= kLargest ? common : 0;
-}
-
-std::size_t default_slot_bytes(std::size_t page_bytes, const std::function<ShardLayout::SlotUse(std::size_t)>& use) {
-  constexpr std::size_t kUnit = 64;
-  std::size_t best = 0, best_bytes = 0;  // 0: pages as all others
-  for (std::size_t size = page_bytes; size >= kSmallestSlot; size = size / 2 / kUnit * kUnit) {
-    const ShardLayout::SlotUse taken = use(size);
-    if (!taken.fits) break;
-    const std::size_t bytes = taken.slots * size;
-    if (size == page_bytes || bytes < best_bytes) std::tie(best, best_bytes) = std::tuple(size, bytes);
-    if (4 * bytes <= 5 * taken.used_bytes) break;
-  }
-  return best < page_bytes ? best : 0;
 }
 
 std::size_t default_page_bytes(std::size_t device_default, std::size_t largest_block, std::size_t common_block) {

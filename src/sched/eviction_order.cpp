@@ -57,7 +57,7 @@ std::optional<FrameId> EvictionOrder::first_ranked(const StagePool& pool, FrameK
       heap_.pop_back();
     }
     const ModelId model = ordered_[i];
-    if (pool.resident_pages(model) == 0) {
+    if (pool.state().resident_pages(model) == 0) {
       passed_ += i == passed_ ? 1 : 0;
       continue;
     }

@@ -22,6 +22,7 @@
 #include "computron/model/checkpoint_check.h"
 #include "computron/model/coded_estimate.h"
 #include "computron/runtime/page_contents.h"
+#include "computron/serve/slot_size.h"
 #include "src/serve/link_savings.h"
 
 namespace computron {
@@ -283,11 +284,11 @@ std::size_t ModelSet::slot_size(const Cuts& cuts, const WeightFormat& format) co
   };
   if (std::ranges::none_of(cuts.plans, has_adapter)) return 0;
   return default_slot_bytes(page_bytes_, [&](std::size_t slot_bytes) {
-    ShardLayout::SlotUse use;
+    SlotUse use;
     for (const auto& cut : cuts.plans) {
       if (!has_adapter(cut)) continue;
       const WeightTypes& types = models_[std::get<ModelId>(cut.first)].weight_types;
-      for (const ShardPlan& plan : cut.second) use += ShardLayout::slot_use(plan, format, types, slot_bytes);
+      for (const ShardPlan& plan : cut.second) use += slot_use(plan, format, types, slot_bytes);
     }
     return use;
   });

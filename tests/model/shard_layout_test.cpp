@@ -590,55 +590,5 @@ TEST(ShardLayout, ACutThatWouldMakeGroupsTooShortIsRefused) {
   EXPECT_THAT(refusal_of(192, 1, 32, true), AllOf(HasSubstr("--reproducible at tp 1"), HasSubstr("into 8")));
 }
 
-// Adapters of any rank, in a job whose pages are far larger than they are, or about as large.
-TEST(ShardLayout, SlotsOfAdaptersAreLittleLargerThanWhatLiesInThem) {
-  std::vector<ShardPlan> plans;
-  for (const int rank : {4, 16, 33, 64}) {
-    ModelConfig config = make_config({.layers = 3, .hidden = 256, .heads = 32, .ffn = 1024});
-    for (int layer = 0; layer < 3; ++layer) {
-      for (const char* module : {"attention.query", "attention.value", "mlp.up", "mlp.down"}) {
-        config.adapter_ranks[fmt::format("layers.{}.{}", layer, module)] = rank;
-      }
-    }
-    for (int stage = 0; stage < 2; ++stage) plans.push_back(ShardPlan::make(config, {.tp = 1, .pp = 2}, stage));
-  }
-  const WeightTypes types = DType::kF32;
-  const ShardPlan base =
-      ShardPlan::make(make_config({.layers = 3, .hidden = 256, .heads = 32, .ffn = 1024}), {.tp = 1, .pp = 2}, 0);
-  const auto use = [&](std::size_t slot_bytes) {
-    ShardLayout::SlotUse all;
-    for (const ShardPlan& plan : plans) all += ShardLayout::slot_use(plan, kFormat, types, slot_bytes);
-    return all;
-  };
-  for (const std::size_t page_bytes : {std::size_t{256} << 10, std::size_t{1} << 20, std::size_t{8} << 20}) {
-    const std::size_t slot_bytes = default_slot_bytes(page_bytes, use);
-    EXPECT_TRUE(slot_bytes < page_bytes && slot_bytes >= kSmallestSlot && slot_bytes % 64 == 0) << slot_bytes;
-    std::size_t slots = 0, used = 0, in_pages = 0;
-    for (const ShardPlan& plan : plans) {
-      const ShardLayout layout = ShardLayout::make(plan, kFormat, types, page_bytes, slot_bytes);
-      for (const PageId page : layout.adapter_pages) {
-        EXPECT_EQ(layout.kind_of(page), FrameKind::kSlot);
-        EXPECT_LE(layout.used_bytes[page], slot_bytes);
-        used += layout.used_bytes[page];
-      }
-      slots += static_cast<std::size_t>(layout.pages(FrameKind::kSlot));
-      in_pages += ShardLayout::make(plan, kFormat, types, page_bytes).adapter_pages.size() * page_bytes;
-      EXPECT_EQ(layout.waste_bytes() + layout.total_used_bytes(), layout.frame_bytes());
-    }
-    EXPECT_LE(4 * slots * slot_bytes, 5 * used);
-    EXPECT_GT(4 * in_pages, 5 * used) << "pages would have done";
-    // The base's pages are what they are without an adapter.
-    const ShardLayout alone = ShardLayout::make(base, kFormat, types, page_bytes, slot_bytes);
-    EXPECT_EQ(alone.pages(FrameKind::kSlot), 0);
-    EXPECT_EQ(ShardLayout::make(plans[0], kFormat, types, page_bytes, slot_bytes).pages(FrameKind::kWhole),
-              alone.pages());
-  }
-  const auto none = [](std::size_t) { return ShardLayout::SlotUse{}; };
-  EXPECT_EQ(default_slot_bytes(1 << 20, none), 0u);
-  EXPECT_EQ(default_slot_bytes(8192, use), 0u) << "pages so small do";
-  const auto too_large = [](std::size_t slot) { return ShardLayout::SlotUse{1, 9000, slot >= 10000}; };
-  EXPECT_EQ(default_slot_bytes(40000, too_large), 19968u) << "no block fits a smaller one";
-}
-
 }  // namespace
 }  // namespace computron

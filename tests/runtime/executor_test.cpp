@@ -144,7 +144,7 @@ class Planner {
   // A frame whose last use is not after `over`, that is no cache and not among `taken`.
   FrameId victim(ReleasePoint over, const std::vector<FrameId>& taken = {}) {
     for (;;) {
-      const auto frame = static_cast<FrameId>(random_() % state_.frames());
+      const auto frame = static_cast<FrameId>(random_() % last_use_.size());
       const bool free = std::find(taken.begin(), taken.end(), frame) == taken.end();
       if (free && state_.owner(frame).kind != StageState::Owner::kCache && last_use_[frame] <= over) return frame;
     }

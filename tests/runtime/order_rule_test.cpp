@@ -185,7 +185,7 @@ class RandomScheduler {
 
   FrameId victim(const std::vector<FrameId>& busy) {
     for (;;) {
-      const auto frame = static_cast<FrameId>(below(state_.frames()));
+      const auto frame = static_cast<FrameId>(below(last_use_.size()));
       const bool taken = std::find(busy.begin(), busy.end(), frame) != busy.end();
       if (!taken && state_.owner(frame).kind != StageState::Owner::kCache) return frame;
     }

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -114,13 +113,6 @@ struct ShardLayout {
   // WeightTypes::of.
   static ShardLayout make(ShardPlan plan, const WeightFormat& format, const WeightTypes& types, std::size_t page_bytes,
                           std::size_t slot_bytes = 0);
-  // Slots of that size that the shard's adapter takes, and what lies in them.
-  struct SlotUse {
-    std::size_t slots = 0, used_bytes = 0;
-    bool fits = true;  // no block of rows is larger than a slot
-    SlotUse& operator+=(const SlotUse& other);
-  };
-  static SlotUse slot_use(ShardPlan plan, const WeightFormat& format, const WeightTypes& types, std::size_t slot_bytes);
   // The largest row block, table row or vector of the shard: what a page must hold at least.
   static std::size_t largest_block_bytes(ShardPlan plan, const WeightFormat& format, const WeightTypes& types);
   // What whole row blocks of all its GEMM weights fill without a rest: their bytes' least common multiple. 1 where the
@@ -134,13 +126,5 @@ std::size_t common_block(std::size_t a, std::size_t b);
 // The size of pages where nobody asks for one: about `device_default`, or 16 of the largest blocks, and a multiple of
 // `common_block` so that a weight over several pages in neighbouring frames is one run of rows.
 std::size_t default_page_bytes(std::size_t device_default, std::size_t largest_block, std::size_t common_block);
-
-// The size of slots for the adapters of these shards: the largest of a page's half, quarter and so on (a multiple of 64
-// bytes, kSmallestSlot at least) whose slots are together at most 1.25 times what lies in them, or else that with the
-// least of them. 0: none, where there are no adapters or whole pages hold them as well. `use`: of all shards in slots
-// of a size (ShardLayout::slot_use).
-inline constexpr std::size_t kSmallestSlot = 4096;
-std::size_t default_slot_bytes(std::size_t page_bytes,
-                               const std::function<ShardLayout::SlotUse(std::size_t slot_bytes)>& use);
 
 }  // namespace computron

@@ -98,7 +98,6 @@ class StageState {
   int host_slots() const { return static_cast<int>(slots_taken_.size()); }
   const SequenceState& sequence(SequenceId id) const;  // Error{kInternal} where it does not run
   int resident_pages(ModelId model) const { return resident_[model]; }
-  int frames() const { return frames_; }
   FrameKind kind_of(FrameId frame) const {
     return frame < static_cast<FrameId>(frames_) ? FrameKind::kWhole : FrameKind::kSlot;
   }

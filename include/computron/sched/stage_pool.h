@@ -34,6 +34,8 @@ namespace computron {
 
 class StagePool;
 
+inline std::size_t index_of(FrameKind kind) { return static_cast<std::size_t>(kind); }
+
 // Uses that may have to be resident together: from the first not over before some use, to that use.
 int uses_together(const ShardLayout& layout);
 
@@ -88,7 +90,6 @@ class StagePool {
   int fewest_frames(ModelId model) const {
     return std::min(spans_[model] + counts_.staying_pages(model), pages(model));
   }
-  int resident_pages(ModelId model) const { return state_.resident_pages(model); }
   // The frame, of a kind, of the model's last resident page that it may lose where the models may lose pages that
   // `may_lose` says: all others that have the page. kNoFrame: there is none.
   template <class MayLose>
@@ -141,7 +142,6 @@ class StagePool {
     }
   };
 
-  static std::size_t index_of(FrameKind kind) { return static_cast<std::size_t>(kind); }
   FrameId find_frame(Evictable& evictable, FrameKind kind);
   FrameId find_rotating_frame(StepId step, ModelId model, PageUse use, Evictable& evictable, Rotation& rotation);
   void fetch_behind(StepId step, ModelId model, Rotation& rotation);
