@@ -23,8 +23,8 @@ namespace computron {
 
 inline constexpr std::string_view kRecordMagic = "CMPTRREC";
 // Read, too: 1, layouts without link bytes; 2, of which all weights have one type; 3, which do not tell what pages
-// hold; 4, nor their families and adapters' pages.
-inline constexpr std::uint32_t kRecordVersion = 5;
+// hold; 4, nor their families and adapters' pages; 5, whose adapters' pages all lie in frames.
+inline constexpr std::uint32_t kRecordVersion = 6;
 inline constexpr std::size_t kFrameHeadBytes = 8;
 
 // What decides, and what there was to decide with.

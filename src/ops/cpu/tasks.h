@@ -45,4 +45,11 @@ struct AttentionTask {
 bool cut_attention(const AttentionShape& shape, std::span<const SequenceRows> sequences, int threads,
                    std::vector<AttentionTask>& tasks);
 
+// Rows, or outputs, [first, first + count) of parts[part] of an adapter's products.
+struct LowRankTask {
+  std::size_t part = 0;
+  int first = 0;
+  int count = 0;
+};
+
 }  // namespace computron
