@@ -9,6 +9,7 @@
 #include "kernels/cpu/gemm_code_runs.h"
 #include "kernels/cpu/gemm_codes.h"
 #include "kernels/cpu/gemm_panels.h"
+#include "kernels/cpu/low_rank_kernels.h"
 
 namespace computron::kernels {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 }  // namespace
 
 ActivationKernels activation_avx512() { absent(); }
+LowRankKernels low_rank_avx512() { absent(); }
 void attend_avx512(const AttentionTiles&) { absent(); }
 void decode_block_avx512(BlockEncoding, const CodedBlock&, std::uint8_t*, Stores) { absent(); }
 std::size_t encode_block_avx512(BlockEncoding, const std::uint8_t*, std::uint8_t*) { absent(); }
