@@ -288,7 +288,7 @@ std::size_t ModelSet::slot_size(const Cuts& cuts, const WeightFormat& format) co
     for (const auto& cut : cuts.plans) {
       if (!has_adapter(cut)) continue;
       const WeightTypes& types = models_[std::get<ModelId>(cut.first)].weight_types;
-      for (const ShardPlan& plan : cut.second) use += slot_use(plan, format, types, slot_bytes);
+      for (const ShardPlan& plan : cut.second) use += slot_use(plan, format, types, page_bytes_, slot_bytes);
     }
     return use;
   });

@@ -13,12 +13,15 @@ SlotUse& SlotUse::operator+=(const SlotUse& other) {
   return *this;
 }
 
-// The base's tensors have no say in where an adapter's lie.
-SlotUse slot_use(ShardPlan plan, const WeightFormat& format, const WeightTypes& types, std::size_t slot_bytes) {
-  std::erase_if(plan.tensors, [](const ShardTensor& t) { return !t.of_adapter(); });
-  if (ShardLayout::largest_block_bytes(plan, format, types) > slot_bytes) return {.fits = false};
-  const ShardLayout layout = ShardLayout::make(std::move(plan), format, types, slot_bytes, slot_bytes);
-  return {.slots = layout.used_bytes.size(), .used_bytes = layout.total_used_bytes()};
+SlotUse slot_use(const ShardPlan& plan, const WeightFormat& format, const WeightTypes& types, std::size_t page_bytes,
+                 std::size_t slot_bytes) {
+  ShardPlan adapter = plan;
+  std::erase_if(adapter.tensors, [](const ShardTensor& t) { return !t.of_adapter(); });
+  if (ShardLayout::largest_block_bytes(std::move(adapter), format, types) > slot_bytes) return {.fits = false};
+  const ShardLayout layout = ShardLayout::make(plan, format, types, page_bytes, slot_bytes);
+  SlotUse use{.slots = layout.adapter_pages.size()};
+  for (const PageId page : layout.adapter_pages) use.used_bytes += layout.used_bytes[page];
+  return use;
 }
 
 std::size_t default_slot_bytes(std::size_t page_bytes, const std::function<SlotUse(std::size_t)>& use) {

@@ -57,7 +57,7 @@ TEST(SlotSize, SlotsOfAdaptersAreLittleLargerThanWhatLiesInThem) {
   const ShardPlan base = ShardPlan::make(three_layers(), {.tp = 1, .pp = 2}, 0);
   const auto use = [&](std::size_t slot_bytes) {
     SlotUse all;
-    for (const ShardPlan& plan : plans) all += slot_use(plan, kFormat, types, slot_bytes);
+    for (const ShardPlan& plan : plans) all += slot_use(plan, kFormat, types, 8 << 20, slot_bytes);
     return all;
   };
   int sizes_with_slots = 0;

@@ -16,7 +16,8 @@ struct SlotUse {
 };
 
 // Of the adapter of a shard, whose types are as the device keeps them.
-SlotUse slot_use(ShardPlan plan, const WeightFormat& format, const WeightTypes& types, std::size_t slot_bytes);
+SlotUse slot_use(const ShardPlan& plan, const WeightFormat& format, const WeightTypes& types, std::size_t page_bytes,
+                 std::size_t slot_bytes);
 
 // The largest of a page's half, quarter and so on (a multiple of 64 bytes, kSmallestSlot at least) whose slots are
 // together at most 1.25 times what lies in them, or else that with the least of them. 0: none, where there are no
