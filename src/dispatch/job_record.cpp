@@ -111,6 +111,11 @@ ShardLayout get_layout(ByteReader& in, std::uint32_t version) {
   ensure(families.size() <= 1, "a layout is of several families");
   if (!families.empty()) layout.family = families.front();
   if (version > 5) layout.slot_bytes = in.get<std::size_t>();
+  const auto fits_slot = [&layout](PageId page) {
+    return layout.slot_bytes == 0 ||
+           (static_cast<std::size_t>(page) < layout.used_bytes.size() && layout.used_bytes[page] <= layout.slot_bytes);
+  };
+  ensure(std::ranges::all_of(layout.adapter_pages, fits_slot), "a page of an adapter fits no slot");
   ensure(layout.contents.empty() || layout.contents.size() == layout.used_bytes.size(),
          "a layout tells the contents of other pages");
   ensure(layout.link_bytes.empty() || std::ranges::equal(layout.link_bytes, layout.used_bytes, std::less_equal()),
@@ -341,6 +346,7 @@ RecordHeader::Group get_group(ByteReader& in, const RecordHeader& header, std::u
   group.pp = in.get<int>();
   group.first_rank = in.get<int>();
   for_each_number(group.options, version, [&in]<class T>(T& number) { number = in.get<T>(); });
+  ensure(group.options.adapter_slots >= 0, "a pool has fewer slots than none");
   const auto models = in.get<std::uint32_t>();
   for (std::uint32_t i = 0; i < models; ++i) {
     RecordHeader::Model& model = group.models.emplace_back();

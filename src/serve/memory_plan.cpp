@@ -206,7 +206,10 @@ std::size_t MemoryPlan::share_of_node() const { return limit_.bytes / static_cas
 void MemoryPlan::check() const {
   if (own_.frames < 1) {
     throw ConfigError(fmt::format("--device-memory {} holds no page of {}{}", format_size(pool_bytes_),
-                                  format_size(page_bytes_), landing_pages_ > 0 ? " beside landing pages" : ""));
+                                  format_size(page_bytes_),
+                                  own_.adapter_slots > 0 ? " beside slots of adapters"
+                                  : landing_pages_ > 0   ? " beside landing pages"
+                                                         : ""));
   }
   const std::string own =
       fmt::format("host pages {}, guides {}, pool {}, workspace {}", format_size(need_.host - need_.guides),

@@ -188,6 +188,12 @@ TEST(JobRecord, LayoutsTellTheirSlotsAndSchedulersHowManyThereAre) {
   EXPECT_EQ(back.layouts[0].slot_bytes, 4096u);
   EXPECT_EQ(back.layouts[1].slot_bytes, 0u);
   EXPECT_EQ(back.groups[0].options.adapter_slots, 7);
+  RecordHeader of_wrong = header;
+  of_wrong.layouts[0].adapter_pages = {0};
+  of_wrong.layouts[0].slot_bytes = of_wrong.layouts[0].used_bytes[0] - 1;
+  EXPECT_THROW(decode_header(encode(of_wrong)), Error);
+  header.groups[0].options.adapter_slots = -1;
+  EXPECT_THROW(decode_header(encode(header)), Error);
 }
 
 // Version 4 tells what pages hold, version 5 a family and an adapter's pages, too.

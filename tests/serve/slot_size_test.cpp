@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 namespace computron {
@@ -41,8 +42,13 @@ ModelConfig three_layers() {
   return c;
 }
 
+class SlotSize : public testing::TestWithParam<DType> {};
+
+INSTANTIATE_TEST_SUITE_P(Types, SlotSize, testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& type) { return std::string(name_of(type.param)); });
+
 // Adapters of any rank, in a job whose pages are far larger than they are, or about as large.
-TEST(SlotSize, SlotsOfAdaptersAreLittleLargerThanWhatLiesInThem) {
+TEST_P(SlotSize, SlotsOfAdaptersAreLittleLargerThanWhatLiesInThem) {
   std::vector<ShardPlan> plans;
   for (const int rank : {4, 16, 33, 64}) {
     ModelConfig config = three_layers();
@@ -53,7 +59,7 @@ TEST(SlotSize, SlotsOfAdaptersAreLittleLargerThanWhatLiesInThem) {
     }
     for (int stage = 0; stage < 2; ++stage) plans.push_back(ShardPlan::make(config, {.tp = 1, .pp = 2}, stage));
   }
-  const WeightTypes types = DType::kF32;
+  const WeightTypes types = GetParam();
   const ShardPlan base = ShardPlan::make(three_layers(), {.tp = 1, .pp = 2}, 0);
   const auto use = [&](std::size_t slot_bytes) {
     SlotUse all;
