@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 
 #include "kernels/cpu/low_rank_kernels.h"
 
@@ -131,11 +132,9 @@ struct WideLowRank {
     }
   }
 
-  // Calls body(std::integral_constant-like number of rows, first row), as many rows at a time as there are.
+  // Calls body(number of rows as a type, first row), as many rows at a time as there are.
   template <int kRows>
-  struct Rows {
-    static constexpr int kCount = kRows;
-  };
+  using Rows = std::integral_constant<int, kRows>;
   template <class Body>
   static void by_rows(int rows, const Body& body) {
     int r = 0;
@@ -155,7 +154,7 @@ struct WideLowRank {
                      float* sums) {
     with_elements(a, dtype, [&](const auto* of_a) {
       by_rows(rows, [&]<class R>(R, std::ptrdiff_t r) {
-        add_in_of<R::kCount>(x + r * x_stride, x_stride, n, of_a, rank, sums + r * kLowRankSums * rank);
+        add_in_of<R::value>(x + r * x_stride, x_stride, n, of_a, rank, sums + r * kLowRankSums * rank);
       });
     });
   }
@@ -164,7 +163,7 @@ struct WideLowRank {
                       int stride) {
     with_elements(b, dtype, [&](const auto* of_b) {
       by_rows(rows, [&]<class R>(R, std::ptrdiff_t r) {
-        add_out_of<R::kCount>(sums + r * kLowRankSums * rank, rank, of_b, n, out + r * stride, stride);
+        add_out_of<R::value>(sums + r * kLowRankSums * rank, rank, of_b, n, out + r * stride, stride);
       });
     });
   }
