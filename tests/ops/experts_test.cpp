@@ -366,7 +366,7 @@ TEST_P(ExpertsTest, GatesAreActivatedWhereTheExpertsAre) {
   const Floats logits = {3, 2, 1, 1, 3, 2, 2, 1, 3};  // each row first chooses another expert
   const ExpertRoutes routes = route(logits, 3, kExperts, /*per_token=*/1);
   for (const int columns : {5, 8}) {
-    const auto count = static_cast<std::size_t>(3 * columns);
+    const auto count = 3 * static_cast<std::size_t>(columns);
     const Floats in = random_floats(2 * count, 4);
     const Activations gates = bench_.put(in, 3, 2 * columns), whole = bench_.empty(3, columns);
     const Activations parts = bench_.put(Floats(count, -7), 3, columns);
