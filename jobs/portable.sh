@@ -54,11 +54,12 @@ build() {
   allow_time "$build/$part" "${FACTOR:-$slower}"
 }
 
-# check PART COMPILER MPI ARCHITECTURE ARGUMENTS_OF_CTEST...: runs the tests and adds a row. A processor lets two tests wait.
+# check PART COMPILER MPI ARCHITECTURE ARGUMENTS_OF_CTEST...: runs the tests and adds a row. Two tests a processor, since they
+# wait for half of their time. What nohup and a background ignore, such as SIGINT, tests of signals need.
 check() {
   local part="$1" what="$2 | $3 | $4" log="$build/$1.tests.${#rows[@]}.log" failed=0 all first last
   shift 4
-  local ctest=("${run[@]}" ctest --test-dir "$build/$part" --no-tests=error --output-on-failure)
+  local ctest=("${run[@]}" env --default-signal ctest --test-dir "$build/$part" --no-tests=error --output-on-failure)
   "${ctest[@]}" --parallel $((2 * jobs)) "$@" >"$log" 2>&1 || failed=1
   all="$(grep -oE 'tests failed out of [0-9]+' "$log" | grep -oE '[0-9]+' | tail -1)"
   first="$(failures "$log")" last="$first"
