@@ -218,6 +218,7 @@ make_arm64_root() {
   rm -rf "$COMPUTRON_SYSROOT"
   mmdebstrap --mode=root --arch=arm64 --variant=extract --include="$arm64_packages" bookworm "$COMPUTRON_SYSROOT" \
     >"$build/arm64-root.log" 2>&1 || { tail -5 "$build/arm64-root.log"; return 1; }
+  rm -rf "${COMPUTRON_SYSROOT:?}/dev" "${COMPUTRON_SYSROOT:?}/tmp"  # qemu would open these instead of this machine's
 }
 
 # The program that others start themselves becomes a script, which starts it under qemu.
@@ -238,7 +239,9 @@ part_aarch64() {
   build aarch64 -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/toolchains/aarch64-linux-gnu.cmake" || return 1
   start_by_qemu "$build/aarch64/computron-checkpoint-index"
   qemu="$(version qemu-aarch64-static)"
-  check aarch64 "$gcc" "MPICH" "aarch64 (qemu $qemu), unit tests" "${unit_tests[@]}" || failed=1
+  # Under qemu a process that cannot start another one is not told why: its vfork shares no memory.
+  GTEST_FILTER=-Helper.ThatIsNotThereIsNoFaultOfTheFile check aarch64 \
+    "$gcc" MPICH "aarch64 (qemu $qemu), unit tests" "${unit_tests[@]}" || failed=1
   check aarch64 "$gcc" "MPICH" "aarch64 (qemu $qemu), ranks" -R "^($arm64_tests)\$" || failed=1
   GTEST_FILTER='*ServeFamilies.ChooseTheTokens*tp2pp1:*ServeFamilies.ChooseTheTokens*tp1pp2' check aarch64 \
     "$gcc" MPICH "aarch64 (qemu $qemu), served by two ranks" -R '^serve_test$' -FA '.*' || failed=1
