@@ -7,9 +7,9 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <utility>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "computron/base/error.h"
 #include "computron/placement/model_search.h"
