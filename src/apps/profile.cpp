@@ -25,6 +25,7 @@
 #include "computron/storage/files.h"
 #include "src/apps/commands.h"
 #include "src/apps/profile_shapes.h"
+#include "src/apps/profile_sharing.h"
 #include "src/cli/job_arguments.h"
 #include "src/cli/mpi_command.h"
 #include "src/cli/option_checks.h"
@@ -62,6 +63,7 @@ struct ModelMeasurements {
   std::vector<ShapeMeasurement> shapes;
   RequestSize request;
   int max_batch_tokens = 0;  // 0: nothing is known of it
+  ShapeLayouts layouts = {};
 };
 
 // --- Options ----------------------------------------------------------------------------------------------------
@@ -228,12 +230,13 @@ void add_unmeasured(const Session& session, const Job& job, const std::string& i
       std::vector<ShardLayout> layouts;
       for (int stage = 0; stage < shape.pp; ++stage) {
         const ShardPlan plan = ShardPlan::make(config, {shape.tp, shape.pp}, stage, job.options().reproducible);
-        layouts.push_back(
-            ShardLayout::make(plan, job.ops().weight_format(), job.models().weight_types(0), job.plan().page_bytes));
+        layouts.push_back(ShardLayout::make(plan, job.ops().weight_format(), job.models().weight_types(0),
+                                            job.plan().page_bytes, job.plan().slot_bytes));
       }
       std::vector<const ShardLayout*> stages;
       for (const ShardLayout& layout : layouts) stages.push_back(&layout);
       model.shapes.push_back(measurement_of(shape, stages, config, limits_of(session, job)));
+      model.layouts[shape] = std::move(layouts);
     } catch (const ConfigError& error) {
       refusals.push_back(fmt::format("{} cannot be cut in {} x {}: {}", id, shape.tp, shape.pp, error.what()));
     }
@@ -268,6 +271,7 @@ bool run_experiment(Session& session, Job& job, const std::string& id, const Gro
 
   const std::string where = fmt::format("{} at {}", id, shape_text(shape));
   ShapeMeasurement measurement = measurement_of(shape, cut.layouts, config, limits);
+  for (const ShardLayout* layout : cut.layouts) model.layouts[shape].push_back(*layout);
   measurement.passes = experiment.passes();
   if (measurement.passes.empty()) {
     refusals.push_back(
@@ -371,6 +375,12 @@ ProfileFile profiles_of(const Session& session, const std::vector<ModelMeasureme
     }
     fill_in_link_bytes(profile);
   }
+  std::vector<ShapeLayouts> layouts;
+  for (std::size_t m = 0; m < entries.size(); ++m) {
+    layouts.push_back(with_contents(models[session.first_alike[m]].layouts, session.indices[m]));
+    std::erase_if(layouts.back(), [&](const auto& entry) { return !file.models[m].shapes.contains(entry.first); });
+  }
+  add_shared_parts(layouts, file.models);
   check_profiles(file.models);
   return file;
 }

@@ -64,8 +64,13 @@ std::string utc_time() {
 std::string pools_of(const JobPlan& plan) {
   std::string text;
   for (const GroupPlan& group : plan.groups) {
-    text += fmt::format("{}{} ({} frames)", text.empty() ? "" : ", ",
-                        format_size(plan.page_bytes * static_cast<std::size_t>(group.frames)), group.frames);
+    const std::size_t bytes =
+        plan.page_bytes * static_cast<std::size_t>(group.frames) +
+        round_up(plan.slot_bytes * static_cast<std::size_t>(group.adapter_slots), plan.page_bytes);
+    const std::string slots = group.adapter_slots > 0
+                                  ? fmt::format(", {} slots of {}", group.adapter_slots, format_size(plan.slot_bytes))
+                                  : std::string();
+    text += fmt::format("{}{} ({} frames{})", text.empty() ? "" : ", ", format_size(bytes), group.frames, slots);
   }
   return text;
 }

@@ -1,11 +1,40 @@
 #include "computron/placement/fast_simulator.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <numeric>
+#include <string_view>
 
 #include "computron/base/error.h"
 
 namespace computron {
+namespace {
+
+void subtract(const std::vector<std::int64_t>& part, std::vector<std::int64_t>& from) {
+  std::ranges::transform(from, part, from.begin(), std::minus());
+}
+
+// What several models of the group have, before the first of them; of each model what it has alone.
+std::vector<SwappingGroup::Piece> pieces_of(const std::vector<ModelProfile>& models, const PlacedGroup& placed) {
+  std::vector<SwappingGroup::Piece> pieces;
+  std::map<std::string_view, std::size_t> parts;  // where
+  for (std::uint32_t local = 0; local < placed.models.size(); ++local) {
+    const ShapeProfile& profile = *models[placed.models[local]].find(placed.shape);
+    SwappingGroup::Piece own{profile.stage_frame_bytes(), profile.stage_link_bytes(), {local}};
+    for (const SharedPart& part : profile.shared) {
+      subtract(part.stage_frame_bytes(), own.bytes);
+      subtract(part.stage_link_bytes(), own.link_bytes);
+      const auto [found, is_new] = parts.try_emplace(part.name, pieces.size());
+      if (is_new) pieces.push_back({part.stage_frame_bytes(), part.stage_link_bytes(), {}});
+      pieces[found->second].models.push_back(local);
+    }
+    pieces.push_back(std::move(own));
+  }
+  return pieces;
+}
+
+}  // namespace
 
 std::uint64_t SimulationResult::all_requests() const {
   return std::accumulate(requests.begin(), requests.end(), std::uint64_t{0});
@@ -41,15 +70,12 @@ FastSimulator::FastSimulator(const std::vector<ModelProfile>& models, SimulatorO
 
 SwappingGroup* FastSimulator::memory_of(std::uint32_t group, const PlacedGroup& placed) {
   if (!options_.swap) return nullptr;
-  std::vector<SwappingGroup::StageBytes> bytes, link_bytes;
-  for (const std::uint32_t m : placed.models) {
-    const ShapeProfile& profile = *models_[m].find(placed.shape);
-    bytes.push_back(profile.stage_frame_bytes());
-    link_bytes.push_back(profile.stage_link_bytes());
-  }
+  const auto pieces = pieces_of(models_, placed);
+  std::vector<SwappingGroup::StageBytes> bytes;
+  for (const SwappingGroup::Piece& piece : pieces) bytes.push_back(piece.bytes);
   if (!SwappingGroup::is_needed(bytes, *options_.swap)) return nullptr;
   memory_groups_.push_back(group);
-  return &memories_.emplace_back(bytes, *options_.swap, link_bytes);
+  return &memories_.emplace_back(static_cast<std::uint32_t>(placed.models.size()), pieces, *options_.swap);
 }
 
 void FastSimulator::add_group(std::uint32_t group, const PlacedGroup& placed,

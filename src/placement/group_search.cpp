@@ -9,6 +9,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "computron/base/error.h"
 #include "computron/placement/model_search.h"
@@ -309,6 +310,15 @@ ScoredPlacement beam_or_greedy(PlacementEvaluator& evaluator, const std::vector<
   return beam.score > greedy.score ? beam : greedy;
 }
 
+// Where models have siblings: the better of a search that does not look at that, and of one that keeps them together.
+ModelSearch with_families(const PlacementEvaluator& evaluator, ModelSearch fill) {
+  if (!evaluator.has_siblings()) return fill;
+  return [fill = std::move(fill)](PlacementEvaluator& own, const std::vector<GroupShape>& groups) {
+    ScoredPlacement any = fill(own, groups), together = greedy_by_family(own, groups);
+    return together.score > any.score ? together : any;
+  };
+}
+
 void report(const PlacementEvaluator& evaluator, const ScoredPlacement& better) {
   if (evaluator.watch().better) evaluator.watch().better(better);
 }
@@ -401,7 +411,7 @@ ScoredPlacement search_placement(PlacementEvaluator& evaluator) {
   const std::size_t most = problem.memory.swapping ? 2 : 5;
   const bool small =
       problem.ranks <= kFewRanks && evaluator.wanted().size() * static_cast<std::size_t>(problem.ranks) <= kFew;
-  const ModelSearch fill = small ? ModelSearch(beam_or_greedy) : ModelSearch(fast_greedy);
+  const ModelSearch fill = with_families(evaluator, small ? ModelSearch(beam_or_greedy) : ModelSearch(fast_greedy));
   Divisions candidates = profiled_groups(evaluator);
   if (small) {
     const Divisions equal = candidates;

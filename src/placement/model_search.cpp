@@ -1,6 +1,7 @@
 #include "computron/placement/model_search.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -102,8 +103,23 @@ ModelPlacement completed(const PlacementEvaluator& evaluator, ModelPlacement pla
   return placement;
 }
 
+// Those siblings of the model that are in no group, into `group`, as far as they fit.
+void add_siblings(const PlacementEvaluator& evaluator, std::uint32_t model, std::size_t group,
+                  ModelPlacement& placement) {
+  const SearchProblem& problem = evaluator.problem();
+  const auto replicas = replicas_by_model(problem, placement);
+  MemoryUse memory(problem, placement);
+  for (const std::uint32_t sibling : evaluator.siblings()[model]) {
+    const bool is_wanted = std::ranges::count(evaluator.wanted(), sibling) > 0;
+    if (!is_wanted || replicas[sibling] > 0 || !memory.can_add(group, sibling)) continue;
+    memory.add(group, sibling);
+    placement[group].models.push_back(sibling);
+  }
+}
+
 // The best on the way from `placement` to one that nothing can be added to; stopped, one with all models nevertheless.
-ScoredPlacement filled(PlacementEvaluator& evaluator, ModelPlacement placement) {
+// `together`: siblings come with the first of them.
+ScoredPlacement filled(PlacementEvaluator& evaluator, ModelPlacement placement, bool together = false) {
   const SearchProblem& problem = evaluator.problem();
   ScoredPlacement at = evaluator.evaluate(renamed(problem, std::move(placement))), best = at;
   // With swapping a replica may cost more than it gives: so many rounds without a gain are enough.
@@ -113,6 +129,7 @@ ScoredPlacement filled(PlacementEvaluator& evaluator, ModelPlacement placement) 
     const auto addition = next_addition(evaluator, at, MemoryUse(problem, at.placement));
     if (!addition) break;
     at.placement[addition->group].models.push_back(addition->model);
+    if (together) add_siblings(evaluator, addition->model, addition->group, at.placement);
     at = evaluator.evaluate(renamed(problem, std::move(at.placement)));
     in_vain = at.score > best.score ? 0 : in_vain + 1;
     keep_better(best, at);
@@ -207,6 +224,54 @@ std::vector<ModelPlacement> with_fewer_models(const PlacementEvaluator& evaluato
   return result;
 }
 
+// Models of `from` that are among `siblings`, or that are not.
+std::vector<std::uint32_t> of_group(const PlacedGroup& from, const std::vector<std::uint32_t>& siblings, bool among) {
+  std::vector<std::uint32_t> models;
+  std::ranges::copy_if(from.models, std::back_inserter(models),
+                       [&](std::uint32_t model) { return std::ranges::binary_search(siblings, model) == among; });
+  return models;
+}
+
+// With siblings that are in two groups in one of them, alone or in exchange for as many others.
+void add_gathered(const SearchProblem& problem, const ModelPlacement& from, const std::vector<std::uint32_t>& siblings,
+                  std::size_t left, std::size_t entered, std::vector<ModelPlacement>& result) {
+  const auto moved = of_group(from[left], siblings, true);
+  if (moved.empty() || of_group(from[entered], siblings, true).empty()) return;
+  auto others = of_group(from[entered], siblings, false);
+  others.resize(std::min(others.size(), moved.size()));
+  for (const bool exchange : {true, false}) {
+    if (exchange && others.empty()) continue;
+    ModelPlacement placement = from;
+    const auto move = [&placement](const std::vector<std::uint32_t>& models, std::size_t a, std::size_t b) {
+      for (const std::uint32_t model : models) {
+        std::erase(placement[a].models, model);
+        if (std::ranges::count(placement[b].models, model) == 0) placement[b].models.push_back(model);
+      }
+    };
+    move(moved, left, entered);
+    if (exchange) move(others, entered, left);
+    placement = renamed(problem, std::move(placement));
+    if (fits(problem, placement)) result.push_back(std::move(placement));
+  }
+}
+
+// With siblings together: what they have in common is in memory once, and copied once.
+std::vector<ModelPlacement> with_siblings_together(const PlacementEvaluator& evaluator, const ScoredPlacement& from) {
+  constexpr std::size_t kMost = 64;
+  std::vector<ModelPlacement> result;
+  const ModelPlacement& placement = from.placement;
+  for (std::uint32_t model = 0; model < evaluator.siblings().size(); ++model) {
+    const auto& siblings = evaluator.siblings()[model];
+    if (siblings.empty() || siblings.front() != model) continue;  // once for all of them
+    for (std::size_t a = 0; a < placement.size(); ++a) {
+      for (std::size_t b = 0; b < placement.size() && result.size() < kMost; ++b) {
+        if (a != b) add_gathered(evaluator.problem(), placement, siblings, a, b, result);
+      }
+    }
+  }
+  return result;
+}
+
 // The shapes that the ranks of one group, or of two, could have instead.
 std::vector<std::vector<GroupShape>> other_shapes(const GroupShape& shape) {
   std::vector<std::vector<GroupShape>> result;
@@ -265,6 +330,10 @@ std::vector<ModelPlacement> with_other_groups(const PlacementEvaluator& evaluato
 
 ScoredPlacement fast_greedy(PlacementEvaluator& evaluator, const std::vector<GroupShape>& groups) {
   return filled(evaluator, empty_groups(groups));
+}
+
+ScoredPlacement greedy_by_family(PlacementEvaluator& evaluator, const std::vector<GroupShape>& groups) {
+  return filled(evaluator, empty_groups(groups), /*together=*/true);
 }
 
 ScoredPlacement beam_search(PlacementEvaluator& evaluator, const std::vector<GroupShape>& groups, int width) {
@@ -330,7 +399,7 @@ ScoredPlacement improve(PlacementEvaluator& evaluator, ScoredPlacement start) {
   const bool may_fill = !evaluator.problem().memory.swapping;
   for (;;) {
     ScoredPlacement best = start;
-    for (const auto& change : {with_other_models, with_fewer_models, with_other_groups}) {
+    for (const auto& change : {with_other_models, with_fewer_models, with_siblings_together, with_other_groups}) {
       for (ModelPlacement& placement : change(evaluator, start)) {
         if (evaluator.stopped()) return best;
         const bool fill = may_fill && change == with_other_groups;

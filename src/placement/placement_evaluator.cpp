@@ -79,6 +79,7 @@ PlacementEvaluator::PlacementEvaluator(SearchProblem problem, SearchWatch watch)
     : problem_(checked(std::move(problem))),
       watch_(std::move(watch)),
       wanted_(problem_.wanted),
+      siblings_(siblings_of(problem_.models)),
       slo_s_(problem_.slo_s),
       simulator_(problem_.models, simulator_options(problem_)) {
   if (wanted_.empty()) {
@@ -90,6 +91,10 @@ PlacementEvaluator::PlacementEvaluator(SearchProblem problem, SearchWatch watch)
                          [this](std::uint32_t model) { return !shapes_with_room(problem_, model).empty(); });
   }
   if (problem_.objective != Objective::kAttainment) std::ranges::fill(slo_s_, std::numeric_limits<float>::infinity());
+}
+
+bool PlacementEvaluator::has_siblings() const {
+  return std::ranges::any_of(siblings_, [](const auto& siblings) { return !siblings.empty(); });
 }
 
 SimulationResult PlacementEvaluator::simulate(const ModelPlacement& placement, std::span<const Arrival> arrivals,

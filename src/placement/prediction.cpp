@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -33,12 +32,7 @@ double p99_of(const std::vector<RequestOutcome>& outcomes) {
 GroupPrediction predict_group(const SearchProblem& problem, const PlacedGroup& placed, const SimulationResult& result,
                               std::size_t group, double duration_s) {
   GroupPrediction own;
-  std::vector<std::int64_t> bytes(static_cast<std::size_t>(placed.shape.pp));
-  for (const std::uint32_t model : placed.models) {
-    const auto& stages = problem.models[model].find(placed.shape)->stage_bytes;
-    std::ranges::transform(bytes, stages, bytes.begin(), std::plus());
-  }
-  own.rank_bytes = *std::ranges::max_element(bytes);
+  own.rank_bytes = std::ranges::max(bytes_together(problem.models, placed));
   own.utilisation = ratio(result.busy_s[group], duration_s, 0);
   own.requests_per_s = ratio(result.dispatched[group], duration_s, 0);
   own.attainment = ratio(result.served[group], result.dispatched[group], 1);

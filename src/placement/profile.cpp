@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
+#include <set>
+#include <string_view>
 #include <tuple>
 
 #include "computron/base/error.h"
@@ -12,6 +15,32 @@
 
 namespace computron {
 namespace {
+
+// Whether of each stage `parts` together are no more than `all`.
+template <class Bytes>
+bool are_within(const std::vector<SharedPart>& parts, std::vector<std::int64_t> all, const Bytes& bytes) {
+  for (const SharedPart& part : parts) {
+    std::ranges::transform(all, std::invoke(bytes, part), all.begin(), std::minus());
+  }
+  return std::ranges::all_of(all, [](std::int64_t rest) { return rest >= 0; });
+}
+
+// Empty: none.
+std::string fault_of_parts(const ShapeProfile& profile) {
+  const std::size_t stages = profile.stage_bytes.size();
+  std::set<std::string> names;
+  for (const SharedPart& part : profile.shared) {
+    if (!names.insert(part.name).second) return fmt::format("{} is shared twice", shown(part.name));
+    for (const auto* sizes : {&part.stage_bytes, &part.stage_link_bytes(), &part.stage_frame_bytes()}) {
+      if (sizes->size() != stages) return fmt::format("{} has {} stages", shown(part.name), sizes->size());
+      if (std::ranges::min(*sizes) < 0) return fmt::format("{} has fewer bytes than none", shown(part.name));
+    }
+  }
+  const bool fits = are_within(profile.shared, profile.stage_bytes, &SharedPart::stage_bytes) &&
+                    are_within(profile.shared, profile.stage_link_bytes(), &SharedPart::stage_link_bytes) &&
+                    are_within(profile.shared, profile.stage_frame_bytes(), &SharedPart::stage_frame_bytes);
+  return fits ? "" : "what is shared has more bytes than all";
+}
 
 void check_shape(const ModelProfile& model, const GroupShape& shape, const ShapeProfile& profile) {
   const auto refuse = [&](const std::string& why) {
@@ -59,6 +88,25 @@ void check_shape(const ModelProfile& model, const GroupShape& shape, const Shape
   if (!profile.cache_token_bytes.empty() && profile.cache_token_bytes.size() != stages) {
     refuse(fmt::format("caches of {} stages", profile.cache_token_bytes.size()));
   }
+  if (profile.slot_bytes < 0) refuse(fmt::format("slots of {} bytes", profile.slot_bytes));
+  if (const std::string why = fault_of_parts(profile); !why.empty()) refuse(why);
+}
+
+using PartsOfShapes = std::map<std::pair<std::string, GroupShape>, const SharedPart*>;
+
+void check_parts(const ModelProfile& model, PartsOfShapes& parts) {
+  for (const auto& [shape, profile] : model.shapes) {
+    for (const SharedPart& part : profile.shared) {
+      const SharedPart& first = *parts.try_emplace({part.name, shape}, &part).first->second;
+      if (first.stage_bytes == part.stage_bytes && first.stage_link_bytes() == part.stage_link_bytes() &&
+          first.stage_frame_bytes() == part.stage_frame_bytes()) {
+        continue;
+      }
+      throw Error(ExitCode::kUsage,
+                  fmt::format("profile of {} at tp {} x pp {}: {} is of another size in another model", shown(model.id),
+                              shape.tp, shape.pp, shown(part.name)));
+    }
+  }
 }
 
 }  // namespace
@@ -102,9 +150,48 @@ std::size_t replicas_of(const ModelPlacement& placement) {
   return replicas;
 }
 
+std::vector<std::int64_t> bytes_together(const std::vector<ModelProfile>& models, const PlacedGroup& group) {
+  std::vector<std::int64_t> bytes(static_cast<std::size_t>(group.shape.pp));
+  std::set<std::string_view> seen;
+  for (const std::uint32_t model : group.models) {
+    const ShapeProfile& profile = *models[model].find(group.shape);
+    std::ranges::transform(bytes, profile.stage_bytes, bytes.begin(), std::plus());
+    for (const SharedPart& part : profile.shared) {
+      if (seen.insert(part.name).second) continue;
+      std::ranges::transform(bytes, part.stage_bytes, bytes.begin(), std::minus());
+    }
+  }
+  return bytes;
+}
+
+std::vector<std::vector<std::uint32_t>> siblings_of(const std::vector<ModelProfile>& models) {
+  std::vector<std::vector<std::uint32_t>> siblings(models.size());
+  std::vector<std::uint32_t> first(models.size());  // [model] of those that are known to be its siblings
+  std::iota(first.begin(), first.end(), 0U);
+  std::map<std::pair<bool, std::string_view>, std::uint32_t> seen;  // families and parts
+  const auto join = [&](bool is_part, std::string_view name, std::uint32_t model) {
+    const std::uint32_t other = first[seen.try_emplace({is_part, name}, model).first->second], own = first[model];
+    std::ranges::replace(first, std::max(own, other), std::min(own, other));
+  };
+  for (std::uint32_t m = 0; m < models.size(); ++m) {
+    if (!models[m].family.empty()) join(/*is_part=*/false, models[m].family, m);
+    for (const auto& [shape, profile] : models[m].shapes) {
+      for (const SharedPart& part : profile.shared) join(/*is_part=*/true, part.name, m);
+    }
+  }
+  for (std::uint32_t m = 0; m < models.size(); ++m) siblings[first[m]].push_back(m);
+  for (std::uint32_t m = 0; m < models.size(); ++m) siblings[m] = siblings[first[m]];
+  for (auto& each : siblings) {
+    if (each.size() == 1) each.clear();
+  }
+  return siblings;
+}
+
 void check_profiles(const std::vector<ModelProfile>& models) {
+  PartsOfShapes parts;
   for (const ModelProfile& model : models) {
     for (const auto& [shape, profile] : model.shapes) check_shape(model, shape, profile);
+    check_parts(model, parts);
   }
 }
 

@@ -129,6 +129,27 @@ std::vector<PassTimes> passes_of(const std::string& where, const json& object, i
   return passes;
 }
 
+// [{"part": "lower", "stage_bytes": ["1.5GB"]}, ...]; what their sizes must be beside others' check_profiles() says.
+std::vector<SharedPart> parts_of(const std::string& where, const json& object, int pp) {
+  std::vector<SharedPart> parts;
+  for (const json& entry : list_of(where, object, "shared", "part")) {
+    const std::string own = fmt::format("{}, shared {}", where, parts.size());
+    check_keys(own, entry, {"part", "stage_bytes", "link_bytes", "frame_bytes"});
+    SharedPart& part = parts.emplace_back();
+    part.name = text_of(own, entry, "part");
+    if (part.name.empty()) refuse(own, "part: must be a name");
+    part.stage_bytes = sizes_of(own, entry, "stage_bytes", pp);
+    if (entry.contains("link_bytes")) {
+      part.link_bytes = sizes_beside(own, entry, "link_bytes", part.stage_bytes, std::ranges::less_equal(), "more");
+    }
+    if (entry.contains("frame_bytes")) {
+      part.frame_bytes =
+          sizes_beside(own, entry, "frame_bytes", part.stage_bytes, std::ranges::greater_equal(), "less");
+    }
+  }
+  return parts;
+}
+
 bool flag_of(const std::string& where, const json& object, const char* key, bool absent) {
   const auto found = object.find(key);
   if (found == object.end()) return absent;
@@ -155,6 +176,10 @@ ShapeProfile parse_shape(const std::string& where, const json& object, const Gro
   if (object.contains("operation_bytes")) {
     profile.operation_bytes = sizes_of(where, object, "operation_bytes", shape.pp);
   }
+  if (object.contains("shared")) profile.shared = parts_of(where, object, shape.pp);
+  if (object.contains("slot_bytes")) {
+    profile.slot_bytes = bytes_up_to(kMostStageBytes, where, object["slot_bytes"], "slot_bytes");
+  }
   if (!object.contains("layers")) return profile;
   for (const json& count : stages_of(where, object, "layers", shape.pp)) {
     const bool fits = count.is_number_integer() && count > 0 && count < 1'000'000;
@@ -180,7 +205,7 @@ void add(const std::string& where, const GroupShape& shape, ShapeProfile profile
 void add_shape(const std::string& where, const json& object, ModelProfile& model) {
   check_keys(where, object,
              {"tp", "pp", "stage_s", "stage_bytes", "link_bytes", "layers", "passes", "frame_bytes", "operation_bytes",
-              "cache_token_bytes", "measured"});
+              "cache_token_bytes", "measured", "shared", "slot_bytes"});
   const GroupShape shape{count_of(where, object, "tp", 1), count_of(where, object, "pp", 1)};
   const std::string own = place_of(where, shape);
   add(own, shape, parse_shape(own, object, shape), model);
@@ -241,8 +266,9 @@ void add_sliced(const std::string& where, const json& object, const MachineProfi
 }
 
 ModelProfile parse_model(const std::string& where, const json& object, const MachineProfile& machine) {
-  check_keys(where, object, {"id", "shapes", "by_layer"});
+  check_keys(where, object, {"id", "shapes", "by_layer", "family"});
   ModelProfile model{.id = text_of(where, object, "id"), .shapes = {}};
+  if (object.contains("family")) model.family = text_of(where, object, "family");
   const std::string own = fmt::format("{} ({})", where, shown(model.id));
   if (!is_model_id(model.id)) refuse(own, "id: must be 1 to 128 of A-Z a-z 0-9 . _ / -");
   std::size_t number = 0;
@@ -274,6 +300,11 @@ ProfileFile read_profiles(const std::string& file) {
       refuse(own, fmt::format("id: {} is there twice", shown(model.id)));
     }
     profiles.models.push_back(std::move(model));
+  }
+  try {
+    check_profiles(profiles.models);  // what a model alone does not say: parts that it shares
+  } catch (const Error& error) {
+    refuse(where, error.what());
   }
   return profiles;
 }

@@ -23,6 +23,18 @@ std::string passes_text(const std::vector<PassTimes>& passes) {
   return text;
 }
 
+std::string parts_text(const std::vector<SharedPart>& parts) {
+  std::string text;
+  for (const SharedPart& part : parts) {
+    text += fmt::format("{}\n        {{\"part\": {}, \"stage_bytes\": {}", text.empty() ? "" : ",",
+                        json_string(part.name), list_text(part.stage_bytes));
+    if (!part.link_bytes.empty()) text += fmt::format(", \"link_bytes\": {}", list_text(part.link_bytes));
+    if (!part.frame_bytes.empty()) text += fmt::format(", \"frame_bytes\": {}", list_text(part.frame_bytes));
+    text += "}";
+  }
+  return text;
+}
+
 std::string shape_text(const GroupShape& shape, const ShapeProfile& profile) {
   std::string text = fmt::format("{{\"tp\": {}, \"pp\": {}, \"stage_s\": {},\n      \"stage_bytes\": {}", shape.tp,
                                  shape.pp, list_text(profile.stage_s), list_text(profile.stage_bytes));
@@ -35,7 +47,9 @@ std::string shape_text(const GroupShape& shape, const ShapeProfile& profile) {
   if (!profile.cache_token_bytes.empty()) {
     text += fmt::format(", \"cache_token_bytes\": {}", list_text(profile.cache_token_bytes));
   }
+  if (profile.slot_bytes > 0) text += fmt::format(", \"slot_bytes\": {}", profile.slot_bytes);
   if (!profile.measured) text += ", \"measured\": false";
+  if (!profile.shared.empty()) text += fmt::format(",\n      \"shared\": [{}]", parts_text(profile.shared));
   if (!profile.passes.empty()) text += fmt::format(",\n      \"passes\": [{}]", passes_text(profile.passes));
   return text + "}";
 }
@@ -45,7 +59,8 @@ std::string model_text(const ModelProfile& model) {
   for (const auto& [shape, profile] : model.shapes) {
     shapes += fmt::format("{}\n     {}", shapes.empty() ? "" : ",", shape_text(shape, profile));
   }
-  return fmt::format("{{\"id\": {}, \"shapes\": [{}]}}", json_string(model.id), shapes);
+  const std::string family = model.family.empty() ? "" : fmt::format("\"family\": {}, ", json_string(model.family));
+  return fmt::format("{{\"id\": {}, {}\"shapes\": [{}]}}", json_string(model.id), family, shapes);
 }
 
 // What is 0 is left out.

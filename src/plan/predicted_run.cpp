@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 
 #include "computron/base/error.h"
@@ -63,15 +62,6 @@ struct Counts {
   double makespan_s = 0;
 };
 
-std::int64_t rank_bytes_of(const std::vector<ModelProfile>& models, const PlacedGroup& placed) {
-  std::vector<std::int64_t> bytes(static_cast<std::size_t>(placed.shape.pp));
-  for (const std::uint32_t model : placed.models) {
-    const auto& stages = models[model].find(placed.shape)->stage_bytes;
-    std::ranges::transform(bytes, stages, bytes.begin(), std::plus());
-  }
-  return *std::ranges::max_element(bytes);
-}
-
 }  // namespace
 
 Prediction predict(const std::vector<ModelProfile>& models, const ModelPlacement& placement, const VirtualRun& run,
@@ -93,7 +83,7 @@ Prediction predict(const std::vector<ModelProfile>& models, const ModelPlacement
   for (std::size_t g = 0; g < placement.size(); ++g) {
     const VirtualRun::Group& group = run.groups[g];
     const Count& own = counts.by_group[g];
-    prediction.groups.push_back({.rank_bytes = rank_bytes_of(models, placement[g]),
+    prediction.groups.push_back({.rank_bytes = std::ranges::max(bytes_together(models, placement[g])),
                                  .utilisation = ratio(*std::ranges::max_element(group.compute_s), all_s, 0),
                                  .requests_per_s = ratio(static_cast<double>(own.requests), all_s, 0),
                                  .attainment = own.attainment(),

@@ -13,6 +13,7 @@
 #include "computron/plan/page_recut.h"
 #include "computron/plan/virtual_mesh.h"
 #include "computron/plan/virtual_run.h"
+#include "computron/sched/slot_division.h"
 #include "src/plan/recorded_input.h"
 #include "src/plan/recorded_passes.h"
 
@@ -207,6 +208,7 @@ class ReplayedGroup {
     return bytes;
   }
   CostModel link_costs() const;
+  std::vector<ModelShape> shapes() const;
 
   const Record& record_;
   const RecordHeader::Group& group_;
@@ -237,22 +239,37 @@ std::unique_ptr<Scheduler> ReplayedGroup::make_scheduler() const {
   SchedulerOptions options = group_.options;
   const std::size_t old_page = record_.header.page_bytes(), page = what_if_.page_bytes.value_or(old_page);
   const std::size_t slots = static_cast<std::size_t>(options.adapter_slots) * slot_bytes();
-  std::size_t pool = what_if_.device_bytes.value_or(static_cast<std::size_t>(options.frames) * old_page + slots);
+  const std::size_t pool = what_if_.device_bytes.value_or(static_cast<std::size_t>(options.frames) * old_page + slots);
   if (pool / page > kMostPoolFrames || static_cast<std::size_t>(options.adapter_slots) > kMostPoolFrames) {
     throw ConfigError(fmt::format("a pool of {} has {} pages of {} and {} slots: more than the {} of a replay",
                                   format_size(pool), pool / page, format_size(page), options.adapter_slots,
                                   kMostPoolFrames));
   }
-  if (page != old_page || slots == 0) options.adapter_slots = 0;  // pages that are cut anew all lie in frames
-  if (options.adapter_slots > 0) pool -= std::min(pool, slots);
   options.frames = static_cast<int>(pool / page);
   options.host_slots = static_cast<int>(static_cast<std::size_t>(options.host_slots) * old_page / page);
   if (options.costs.link_bytes_per_s != CostOptions{}.link_bytes_per_s) {
     options.costs.link_bytes_per_s =
         what_if_.link_bytes_per_s.value_or(what_if_.link_scale * options.costs.link_bytes_per_s);
   }
-  std::vector<ModelShape> shapes;
+  const std::vector<ModelShape> shapes = this->shapes();
+  if (page != old_page || slots == 0) {
+    options.adapter_slots = 0;  // pages that are cut anew all lie in frames
+  } else if (what_if_.device_bytes) {
+    const DividedPool divided = divide_pool(options.frames, slot_demand(shapes), static_cast<std::int64_t>(page),
+                                            static_cast<std::int64_t>(slot_bytes()));
+    options.frames = std::max(divided.frames, 0);
+    options.adapter_slots = divided.adapter_slots;
+  } else {
+    options.frames = group_.options.frames;
+  }
   std::vector<std::string> names;
+  for (const RecordHeader::Model& model : group_.models) names.push_back(record_.header.models[model.job_model]);
+  return std::make_unique<Scheduler>(
+      shapes, std::move(names), make_policy(record_.header.policy, {.max_wait_s = record_.header.max_wait_s}), options);
+}
+
+std::vector<ModelShape> ReplayedGroup::shapes() const {
+  std::vector<ModelShape> shapes;
   for (std::size_t m = 0; m < group_.models.size(); ++m) {
     const RecordHeader::Model& model = group_.models[m];
     ModelShape& shape = shapes.emplace_back();
@@ -260,11 +277,8 @@ std::unique_ptr<Scheduler> ReplayedGroup::make_scheduler() const {
     for (const ShardLayout* layout : shape.layouts) shape.caches.push_back(KvGeometry::make(*layout));
     shape.pinned = model.pinned;
     shape.priority = model.priority;
-    names.push_back(record_.header.models[model.job_model]);
   }
-  return std::make_unique<Scheduler>(std::move(shapes), std::move(names),
-                                     make_policy(record_.header.policy, {.max_wait_s = record_.header.max_wait_s}),
-                                     options);
+  return shapes;
 }
 
 // --- The same steps ---------------------------------------------------------------------------------------------

@@ -7,9 +7,11 @@
 #include <numeric>
 #include <ranges>
 
+#include "computron/base/digest.h"
 #include "computron/base/error.h"
 #include "computron/base/size.h"
 #include "computron/plan/profiled_costs.h"
+#include "computron/sched/slot_division.h"
 
 namespace computron {
 namespace {
@@ -51,6 +53,15 @@ std::int64_t page_bytes_of(const std::vector<ModelProfile>& models, const Placed
   return round_up(std::max(ceil_div(largest, std::int64_t{options.most_pages}), std::int64_t{1}), options.page_bytes);
 }
 
+// All slots of a job have one size: that of the adapter with the largest.
+std::int64_t slot_bytes_of(const std::vector<ModelProfile>& models, const PlacedGroup& placed) {
+  std::int64_t largest = 0;
+  for (const std::uint32_t model : placed.models) {
+    largest = std::max(largest, profile_of(models, model, placed.shape).slot_bytes);
+  }
+  return largest;
+}
+
 // Keys and values of a token are cut into layers whose part of a block fits a page. What is computed with the pages
 // does not depend on the layers.
 void add_cache(ShardLayout& layout, std::int64_t token_bytes, int layers) {
@@ -63,34 +74,74 @@ void add_cache(ShardLayout& layout, std::int64_t token_bytes, int layers) {
   layout.plan.config.head_dim = static_cast<int>(ceil_div(token_bytes, std::int64_t{4} * layout.plan.layers));
 }
 
-// Pages are alike and used one after the other, those of an operation together; link bytes are spread evenly over them.
-// An encoder has a block of cache for its own pass that counts for nothing.
+Digest128 digest_of(const std::string& text) { return digest128(std::as_bytes(std::span(text))); }
+
+// A page of a layout to be.
+struct VirtualPage {
+  std::size_t used_bytes, link_bytes;
+  Digest128 contents;
+  bool in_slot;
+};
+
+// Alike, and link bytes are spread evenly over them.
+void add_pages(const VirtualPages& of, std::int64_t page_bytes, bool in_slots, std::vector<VirtualPage>& pages) {
+  const bool full = of.frame_bytes <= of.bytes;
+  const std::int64_t in_a_page = full ? page_bytes : ceil_div(of.bytes, ceil_div(of.frame_bytes, page_bytes));
+  const double share = of.bytes > 0 ? static_cast<double>(of.link_bytes) / static_cast<double>(of.bytes) : 1;
+  std::int64_t left = of.bytes;
+  for (int number = 0; left > 0; ++number, left -= in_a_page) {
+    const auto used = static_cast<std::size_t>(std::min(left, in_a_page));
+    const auto link =
+        of.link_bytes < of.bytes ? static_cast<std::size_t>(std::llround(share * static_cast<double>(used))) : used;
+    pages.push_back({used, link, digest_of(fmt::format("{} {} {}", of.contents, page_bytes, number)), in_slots});
+  }
+}
+
+// Those of `more` evenly among `pages`.
+std::vector<VirtualPage> spread(const std::vector<VirtualPage>& pages, const std::vector<VirtualPage>& more) {
+  std::vector<VirtualPage> all;
+  std::size_t next = 0;
+  for (std::size_t p = 0; p < pages.size(); ++p) {
+    all.push_back(pages[p]);
+    for (; next < more.size() && (next + 1) * pages.size() <= (p + 1) * more.size(); ++next) all.push_back(more[next]);
+  }
+  all.insert(all.end(), more.begin() + static_cast<std::ptrdiff_t>(next), more.end());
+  return all;
+}
+
+// Pages are used one after the other, those of an operation together. An encoder has a block of cache for its own pass
+// that counts for nothing.
 ShardLayout make_layout(const VirtualStage& stage) {
   ShardLayout layout;
   layout.page_bytes = static_cast<std::size_t>(stage.page_bytes);
+  layout.slot_bytes = static_cast<std::size_t>(stage.slot_bytes);
   layout.types = DType::kF16;
   add_cache(layout, std::max(stage.cache_token_bytes, std::int64_t{4}), stage.cache_token_bytes > 0 ? stage.layers : 1);
   if (stage.by_rows) {
     layout.plan.tensors.push_back(
         {.name = "w", .role = TensorRole::kGemmWeight, .rows = 1, .columns = 1, .parts = {}, .type = DType::kF16});
   }
+  const bool in_slots = stage.slot_bytes > 0;
+  std::vector<VirtualPage> pages, own;
+  for (const VirtualPages& shared : stage.shared) add_pages(shared, stage.page_bytes, /*in_slots=*/false, pages);
+  add_pages(stage.own, in_slots ? stage.slot_bytes : stage.page_bytes, in_slots, own);
+  if (in_slots) {
+    pages = spread(pages, own);
+  } else {
+    pages.insert(pages.end(), own.begin(), own.end());
+  }
   const std::int64_t together = std::max(ceil_div(stage.operation_bytes, stage.page_bytes), std::int64_t{1});
-  const std::int64_t bytes = std::max(stage.bytes, std::int64_t{1});
-  const bool full = stage.frame_bytes <= stage.bytes;
-  const std::int64_t in_a_page =
-      full ? stage.page_bytes : ceil_div(bytes, ceil_div(stage.frame_bytes, stage.page_bytes));
-  std::int64_t left = bytes;
-  for (PageId page = 0; left > 0; ++page, left -= in_a_page) {
-    layout.used_bytes.push_back(static_cast<std::size_t>(std::min(left, in_a_page)));
+  const bool coded = std::ranges::any_of(pages, [](const auto& page) { return page.link_bytes < page.used_bytes; });
+  const bool is_alone = stage.shared.empty() && stage.family.empty() && stage.own.contents.empty();
+  for (PageId page = 0; page < pages.size(); ++page) {
+    layout.used_bytes.push_back(pages[page].used_bytes);
     layout.uses.push_back(page);
     layout.over_before.push_back(page / together * together - 1);
+    if (coded) layout.link_bytes.push_back(pages[page].link_bytes);
+    if (!is_alone) layout.contents.push_back(pages[page].contents);
+    if (pages[page].in_slot) layout.adapter_pages.push_back(page);
   }
-  if (stage.link_bytes < stage.bytes) {
-    const double share = static_cast<double>(stage.link_bytes) / static_cast<double>(stage.bytes);
-    for (const std::size_t used : layout.used_bytes) {
-      layout.link_bytes.push_back(static_cast<std::size_t>(std::llround(share * static_cast<double>(used))));
-    }
-  }
+  if (!stage.family.empty()) layout.family = digest_of(stage.family);
   return layout;
 }
 
@@ -136,16 +187,33 @@ VirtualCluster::VirtualCluster(const std::vector<ModelProfile>& models, const Mo
   for (const PlacedGroup& placed : placement) add(models, placed, options);
 }
 
-const ShardLayout* VirtualCluster::layout_of(const ShapeProfile& profile, std::size_t stage, std::int64_t page_bytes) {
+const ShardLayout* VirtualCluster::layout_of(const ModelProfile& model, const ShapeProfile& profile, std::size_t stage,
+                                             std::int64_t page_bytes, std::int64_t slot_bytes) {
   const auto of_stage = [stage](const auto& by_stage) { return by_stage.empty() ? 0 : by_stage[stage]; };
-  const VirtualStage known{.bytes = profile.stage_bytes[stage],
-                           .link_bytes = profile.stage_link_bytes()[stage],
-                           .frame_bytes = of_stage(profile.frame_bytes),
-                           .page_bytes = page_bytes,
-                           .operation_bytes = of_stage(profile.operation_bytes),
-                           .cache_token_bytes = of_stage(profile.cache_token_bytes),
-                           .layers = of_stage(profile.layers),
-                           .by_rows = !profile.passes.empty()};
+  VirtualStage known;
+  VirtualPages& own = known.own;
+  own.bytes = profile.stage_bytes[stage];
+  own.link_bytes = profile.stage_link_bytes()[stage];
+  own.frame_bytes = of_stage(profile.frame_bytes);
+  known.page_bytes = page_bytes;
+  known.slot_bytes = profile.slot_bytes > 0 ? slot_bytes : 0;
+  known.family = model.family;
+  known.operation_bytes = of_stage(profile.operation_bytes);
+  known.cache_token_bytes = of_stage(profile.cache_token_bytes);
+  known.layers = of_stage(profile.layers);
+  known.by_rows = !profile.passes.empty();
+  for (const SharedPart& part : profile.shared) {
+    const VirtualPages pages{.bytes = part.stage_bytes[stage],
+                             .link_bytes = part.stage_link_bytes()[stage],
+                             .frame_bytes = part.stage_frame_bytes()[stage],
+                             .contents = "part " + part.name};
+    own.bytes -= pages.bytes;
+    own.link_bytes -= pages.link_bytes;
+    if (own.frame_bytes > 0) own.frame_bytes -= pages.frame_bytes;
+    known.shared.push_back(pages);
+  }
+  if (!profile.shared.empty() || !model.family.empty()) own.contents = "model " + model.id;
+  if (profile.stage_bytes[stage] == 0) own.bytes = own.link_bytes = 1;
   const auto [entry, is_new] = layouts_.try_emplace(known);
   if (is_new) entry->second = make_layout(known);
   return &entry->second;
@@ -154,6 +222,7 @@ const ShardLayout* VirtualCluster::layout_of(const ShapeProfile& profile, std::s
 void VirtualCluster::add(const std::vector<ModelProfile>& models, const PlacedGroup& placed,
                          const ClusterOptions& options) {
   const std::int64_t page_bytes = page_bytes_of(models, placed, options);
+  const std::int64_t slot_bytes = slot_bytes_of(models, placed);
   std::vector<ModelShape> shapes;
   std::vector<std::string> names;
   std::vector<std::vector<const ShardLayout*>> layouts;
@@ -162,7 +231,7 @@ void VirtualCluster::add(const std::vector<ModelProfile>& models, const PlacedGr
     const ShapeProfile& profile = profile_of(models, model, placed.shape);
     ModelShape& shape = shapes.emplace_back();
     for (std::size_t stage = 0; stage < profile.stage_bytes.size(); ++stage) {
-      shape.layouts.push_back(layout_of(profile, stage, page_bytes));
+      shape.layouts.push_back(layout_of(models[model], profile, stage, page_bytes, slot_bytes));
       shape.caches.push_back(KvGeometry::make(*shape.layouts.back()));
     }
     layouts.push_back(shape.layouts);
@@ -173,8 +242,11 @@ void VirtualCluster::add(const std::vector<ModelProfile>& models, const PlacedGr
   const CostOptions costs{
       .link_bytes_per_s = options.link_bytes_per_s, .memory_bytes_per_s = 1e18, .flops_per_s = 2e9, .step_s = 1e-12};
   const int in_flight = placed.shape.pp + options.steps_ahead;
-  const SchedulerOptions own{.frames = frames_of(options.device_bytes, page_bytes) + std::min(encoders, in_flight + 1),
+  const DividedPool pool =
+      divide_pool(frames_of(options.device_bytes, page_bytes), slot_demand(shapes), page_bytes, slot_bytes);
+  const SchedulerOptions own{.frames = pool.frames + std::min(encoders, in_flight + 1),
                              .host_slots = frames_of(options.host_cache_bytes, page_bytes),
+                             .adapter_slots = pool.adapter_slots,
                              .max_batch_tokens = options.max_batch_tokens,
                              .max_seqs = options.max_seqs,
                              .steps_in_flight = in_flight,

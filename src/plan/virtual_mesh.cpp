@@ -127,12 +127,35 @@ bool VirtualMesh::use_is_over(const Stage& stage, ReleasePoint point, double& wh
 double VirtualMesh::pass(const Step& step, std::size_t number, double begin_s, double compute_s, Execution& execution) {
   Stage& stage = stages_[number];
   Pass& pass = stage.passes.back();
-  pass.begin_s = std::max(begin_s, stage.cache_landed_s[step.model]);
+  pass.begin_s = begin_s;
   pass.compute_s = compute_s;
-  const bool all_come = std::ranges::none_of(
-      stage.queue, [&](const Transfer& transfer) { return brings_to(stage, transfer, step.model); });
-  pass.unhindered = all_come && stage.all_landed_s[step.model] <= pass.begin_s;
+  pass.unhindered = true;
+  const std::vector<ModelChunks> models = step.by_model();
+  for (const ModelChunks& own : models) pass.begin_s = std::max(pass.begin_s, stage.cache_landed_s[own.model]);
+  for (const ModelChunks& own : models) {
+    const bool all_come = std::ranges::none_of(
+        stage.queue, [&](const Transfer& transfer) { return brings_to(stage, transfer, own.model); });
+    pass.unhindered &= all_come && stage.all_landed_s[own.model] <= pass.begin_s;
+  }
   return pass.unhindered ? pass.begin_s + compute_s : pass_by_use(step, number, execution);
+}
+
+// A rider's pages that the pass's own model has not, each with the use of the pass at which it is wanted: as far on in
+// the pass as it is in the rider's own.
+std::vector<std::pair<PageUse, PageRef>> VirtualMesh::pages_of_riders(const Step& step, std::size_t number) const {
+  const Stage& stage = stages_[number];
+  const std::size_t uses = layouts_[step.model][number]->uses.size();
+  std::vector<std::pair<PageUse, PageRef>> pages;
+  for (const ModelChunks& own : step.by_model()) {
+    const ShardLayout& layout = *layouts_[own.model][number];
+    for (std::size_t use = 0; use < layout.uses.size(); ++use) {
+      const PageRef page{own.model, layout.uses[use]};
+      if (stage.shared->has(step.model, page)) continue;
+      pages.emplace_back(static_cast<PageUse>(use * uses / layout.uses.size()), page);
+    }
+  }
+  std::ranges::sort(pages);
+  return pages;
 }
 
 // Fetches that waited for a use get on behind it.
@@ -141,6 +164,8 @@ double VirtualMesh::pass_by_use(const Step& step, std::size_t number, Execution&
   Pass& pass = stage.passes.back();
   const ShardLayout& layout = *layouts_[step.model][number];
   double exposed_s = 0, now_s = pass.begin_s;
+  const auto of_riders = pages_of_riders(step, number);
+  auto rider = of_riders.begin();
   for (PageUse use = 0; use < layout.uses.size(); ++use) {
     const PageId page = layout.uses[use];
     drain(stage, number, 0);
@@ -149,9 +174,13 @@ double VirtualMesh::pass_by_use(const Step& step, std::size_t number, Execution&
       return transfer.landed_s == &landed_s && transfer.after < ReleasePoint{step.id, use};
     });
     ensure(!queued, "a pass uses a page whose fetch waits for the pass itself");
-    exposed_s += std::max(landed_s - now_s, 0.0);
+    double there_s = landed_s;
+    for (; rider != of_riders.end() && rider->first == use; ++rider) {
+      there_s = std::max(there_s, VirtualMesh::landed_s(stage, rider->second));
+    }
+    exposed_s += std::max(there_s - now_s, 0.0);
     now_s =
-        std::max(now_s, landed_s) + pass.compute_s * static_cast<double>(layout.used_bytes[page]) / pass.used->back();
+        std::max(now_s, there_s) + pass.compute_s * static_cast<double>(layout.used_bytes[page]) / pass.used->back();
     pass.ends_s.push_back(now_s);
   }
   execution.exposed_s = std::max(execution.exposed_s, exposed_s);

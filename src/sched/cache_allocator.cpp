@@ -84,12 +84,27 @@ int CacheAllocator::blocks_beside_others(ModelId model) const {
   return blocks;
 }
 
-int CacheAllocator::blocks_in_reach(ModelId model, std::optional<ModelId> beside) const {
+int CacheAllocator::blocks_in_reach(ModelId model, std::optional<ModelId> beside,
+                                    std::span<const ModelId> running) const {
   int blocks = std::numeric_limits<int>::max();
   for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
     const StagePool& pool = state_.pools[stage];
-    const int reserved = beside ? frames_to_come(*beside, stage) : 0;
+    int reserved = beside ? frames_to_come(*beside, stage) : 0;
+    for (const ModelId other : running) {
+      reserved += frames_to_come(other, stage, state_.work[other].sequences().running());
+    }
     const int more = std::max(pool.available(state_.agenda.evictable_for(model, stage)) - reserved, 0);
+    blocks = std::min(blocks, cache(model, stage).blocks_in(pool.cache_frames(model) + more));
+  }
+  return blocks;
+}
+
+int CacheAllocator::blocks_to_spare(ModelId model, ModelId first) const {
+  int blocks = std::numeric_limits<int>::max();
+  for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
+    const StagePool& pool = state_.pools[stage];
+    const int wanted = pool.missing_pages(first, FrameKind::kWhole) + frames_to_come(first, stage);
+    const int more = std::max(pool.free_frames() - wanted, 0);
     blocks = std::min(blocks, cache(model, stage).blocks_in(pool.cache_frames(model) + more));
   }
   return blocks;
@@ -104,9 +119,10 @@ int CacheAllocator::blocks_in_free_frames(ModelId model) const {
   return blocks;
 }
 
-int CacheAllocator::frames_to_come(ModelId model, std::size_t stage) const {
+// With so many sequences, those that run first.
+int CacheAllocator::frames_to_come(ModelId model, std::size_t stage, int sequences) const {
   const StagePool& pool = state_.pools[stage];
-  const int wanted = cache(model, stage).frames_for(state_.work[model].blocks_expected(state_.options.max_seqs));
+  const int wanted = cache(model, stage).frames_for(state_.work[model].blocks_expected(sequences));
   const int most = std::max(room(model, stage) - pool.pages(model), 0);
   return std::max(std::min(wanted, most) - pool.cache_frames(model), 0);
 }

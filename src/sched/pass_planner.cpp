@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -9,7 +10,18 @@
 
 namespace computron {
 
-std::optional<ModelId> PassPlanner::model_to_fill_in(double now_s) const {
+// The most rows of a pass, `least` at least, that are short enough, where fewer are, too.
+template <class IsShortEnough>
+int PassPlanner::most_rows(int least, const IsShortEnough& is_short_enough) const {
+  int rows = least, too_many = state_.options.max_batch_tokens + 1;  // the most lie between them
+  while (too_many - rows > 1) {
+    const int middle = std::midpoint(rows, too_many);
+    (is_short_enough(middle) ? rows : too_many) = middle;
+  }
+  return rows;
+}
+
+std::optional<PassPlanner::Filler> PassPlanner::model_to_fill_in(double now_s) const {
   const RunOrder& order = state_.agenda.run_order();
   if (order.size() < 2 || !state_.agenda.policy().continuous_batching() || !prefetcher_.can_go_on(order.front())) {
     return std::nullopt;
@@ -19,7 +31,8 @@ std::optional<ModelId> PassPlanner::model_to_fill_in(double now_s) const {
     if (!prefetcher_.is_ready(model, now_s)) continue;
     const auto most = static_cast<std::size_t>(state_.options.max_batch_tokens);
     const auto rows = std::clamp<std::size_t>(state_.work[model].backlog().prompt_tokens, 1, most);
-    if (state_.costs.pass_s(model, static_cast<int>(rows)) < time_s) return model;
+    const auto in_time = [&](int n) { return state_.costs.pass_s(model, n) < time_s; };
+    if (in_time(static_cast<int>(rows))) return Filler{model, most_rows(static_cast<int>(rows), in_time)};
   }
   return std::nullopt;
 }
@@ -35,11 +48,18 @@ std::optional<PassPlan> PassPlanner::plan(ModelId model) {
 // Preempted sequences and waiting requests run from now on, while there is room for the cache that they and the running
 // ones will probably come to.
 void PassPlanner::admit(ModelId model) {
-  const bool joins =
-      state_.agenda.policy().continuous_batching() || state_.work[model].sequences().totals().unfinished == 0;
+  const bool joins = this->joins(model);
   while (state_.work[model].to_admit() > 0 && (joins || state_.work[model].next_is_preempted()) && admits(model)) {
-    state_.work.edit(model, [this](ModelWork& work) { work.admit_next(++state_.last_sequence); });
+    admit_next(model);
   }
+}
+
+void PassPlanner::admit_next(ModelId model) {
+  state_.work.edit(model, [this](ModelWork& work) { work.admit_next(++state_.last_sequence); });
+}
+
+bool PassPlanner::joins(ModelId model) const {
+  return state_.agenda.policy().continuous_batching() || state_.work[model].sequences().totals().unfinished == 0;
 }
 
 // Others make room for the first model's only sequence, whatever it takes.
@@ -50,13 +70,25 @@ bool PassPlanner::admits(ModelId model) const {
   if (first && work.sequences().running() == 0) return true;
   const int peak = work.peak_with_next();
   return peak <= caches_.blocks_beside_others(model) &&
-         (first || peak <= caches_.blocks_in_reach(model, family_before(model)));
+         (first || peak <= caches_.blocks_in_reach(model, family_before(model), family_running(model)));
 }
 
 // The first of the run order, if this is another model of its family.
 std::optional<ModelId> PassPlanner::family_before(ModelId model) const {
   const ModelId first = state_.agenda.run_order().front();
   return first != model && state_.may_share_pass(first, model) ? std::optional(first) : std::nullopt;
+}
+
+// Those of its family that have running sequences, the first of the run order and the model itself aside: what their
+// caches will grow by is not for its own.
+std::vector<ModelId> PassPlanner::family_running(ModelId model) const {
+  std::vector<ModelId> running;
+  if (state_.families[model] == SchedulerState::kAlone) return running;
+  for (const ModelId other : state_.work.with_running()) {
+    if (other == model || state_.agenda.is_first(other) || !state_.may_share_pass(model, other)) continue;
+    running.push_back(other);
+  }
+  return running;
 }
 
 // Calls visit(model) for the model and the others of its family that have work, in the order in which they run.
@@ -119,12 +151,8 @@ int PassPlanner::prompt_tokens(ModelId model) const {
   const int level = static_cast<int>(std::min(std::ceil(backlog.prompt_tokens / passes), static_cast<double>(most)));
   const int decoding = ceil_div(together, stages);
   const double longest_s = 2 * state_.costs.bottleneck_s(model, decoding);
-  int rows = level, too_many = most + 1;  // the most that take no longer lie between them
-  while (too_many - rows > 1) {
-    const int middle = std::midpoint(rows, too_many);
-    const bool short_enough = state_.costs.bottleneck_s(model, std::min(middle + decoding, most)) <= longest_s;
-    (short_enough ? rows : too_many) = middle;
-  }
+  const int rows = most_rows(
+      level, [&](int n) { return state_.costs.bottleneck_s(model, std::min(n + decoding, most)) <= longest_s; });
   return std::max(rows, 1);
 }
 
@@ -175,17 +203,19 @@ std::vector<ModelId> PassPlanner::other_leads(double now_s) const {
   return leads;
 }
 
-std::vector<ModelId> PassPlanner::riders(ModelId lead, double now_s) const {
+std::vector<ModelId> PassPlanner::riders(ModelId lead, bool fills_in, double now_s) const {
   const RunOrder& order = state_.agenda.run_order();
-  const bool may = state_.families[lead] != SchedulerState::kAlone && state_.may_share_pass(order.front(), lead) &&
-                   state_.agenda.policy().continuous_batching() &&
+  const bool may = state_.families[lead] != SchedulerState::kAlone && state_.agenda.policy().continuous_batching() &&
                    !caches_.exceeds_pool(lead, state_.work[lead].cache().count());
   if (!may) return {};
   const double wait_s = prefetcher_.wait_s(lead, now_s);
   std::vector<ModelId> riders;
   for (const ModelId model : order.models().subspan(order.place(lead) + 1)) {
     if (!state_.may_share_pass(lead, model) || state_.misses_pages(model)) continue;
-    if (prefetcher_.wait_s(model, now_s) <= wait_s) riders.push_back(model);
+    if (std::ranges::any_of(state_.pools, [model](const StagePool& pool) { return pool.offloaded(model); })) continue;
+    if (fills_in ? prefetcher_.is_ready(model, now_s) : prefetcher_.wait_s(model, now_s) <= wait_s) {
+      riders.push_back(model);
+    }
   }
   return riders;
 }
@@ -197,22 +227,49 @@ void PassPlanner::Room::take(const PassPlan& pass) {
   logit_rows -= pass.logit_rows;
 }
 
-// A micro-batch is one of all of the family's sequences.
-PassPlanner::Room PassPlanner::room_beside(ModelId lead, const PassPlan& pass, std::span<const ModelId> riders) {
-  for (const ModelId rider : riders) admit(rider);
+// A micro-batch is one of all of the family's sequences, those of riders among them that will be admitted.
+PassPlanner::Room PassPlanner::room_beside(ModelId lead, const PassPlan& pass, std::span<const ModelId> riders,
+                                           const std::optional<Filler>& filler) const {
   int running = 0;
-  visit_family(lead, [&](ModelId model) { running += state_.work[model].sequences().running(); });
+  visit_family(lead, [&](ModelId model) {
+    const ModelWork& work = state_.work[model];
+    running += work.sequences().running();
+    if (std::ranges::find(riders, model) == riders.end() || work.to_admit() == 0 || !admits(model)) return;
+    running += std::min(static_cast<int>(work.to_admit()), state_.options.max_seqs - work.sequences().running());
+  });
   Room room{.sequences = ceil_div(running, static_cast<int>(state_.stages())),
-            .tokens = state_.options.max_batch_tokens,
+            .tokens = filler ? filler->most_rows : state_.options.max_batch_tokens,
             .prompt_tokens = prompt_tokens(lead),
-            .logit_rows = state_.options.max_batch_tokens};
+            .logit_rows = state_.options.max_batch_tokens,
+            .fills_in = filler.has_value()};
   room.take(pass);
   return room;
 }
 
+// Without changing anybody's residency, where the pass fills in.
+int PassPlanner::blocks_of_rider(ModelId model, bool fills_in) const {
+  return fills_in ? caches_.blocks_to_spare(model, state_.agenda.run_order().front()) : std::numeric_limits<int>::max();
+}
+
+// As many as the pass has room for: of sequences, and of tokens, of which each takes one at least.
+void PassPlanner::admit_riders(ModelId model, const Room& room) {
+  const int blocks = blocks_of_rider(model, room.fills_in);
+  for (;;) {
+    const ModelWork& work = state_.work[model];
+    if (work.to_admit() == 0 || !(joins(model) || work.next_is_preempted())) return;
+    const auto ready = static_cast<int>(work.ready());
+    const auto prompts = static_cast<int>(work.sequences().totals().backlog.prompt_tokens);
+    if (ready >= room.sequences || prompts >= std::min(room.prompt_tokens, room.tokens - ready)) return;
+    if (work.peak_with_next() > blocks || !admits(model)) return;
+    admit_next(model);
+  }
+}
+
 std::optional<PassPlan> PassPlanner::plan_rider(ModelId model, const Room& room) {
+  admit_riders(model, room);
   if (!state_.work[model].any_ready()) return std::nullopt;
   PassLimits limits = this->limits(model, /*exceeds_pool=*/false, std::max(room.prompt_tokens, 0));
+  limits.blocks = std::min(limits.blocks, blocks_of_rider(model, room.fills_in));
   limits.sequences = room.sequences;
   limits.tokens = room.tokens;
   limits.logit_rows = room.logit_rows;

@@ -114,12 +114,13 @@ std::vector<ModelWork::Handle> begin_pass(SchedulerState& state, ModelId model, 
 // Puts riders into the step, in what its own model's part `lead` leaves. What room a rider's cache takes may be pages
 // of one that runs behind it, which then does not ride.
 std::vector<StepInFlight::Rider> add_riders(SchedulerState& state, PassPlanner& passes, CacheAllocator& caches,
-                                            const PassPlan& lead, double now_s, PlannedStep& planned) {
+                                            const PassPlan& lead, const std::optional<PassPlanner::Filler>& filler,
+                                            double now_s, PlannedStep& planned) {
   Step& step = planned.step;
   std::vector<StepInFlight::Rider> riders;
-  const std::vector<ModelId> models = passes.riders(step.model, now_s);
+  const std::vector<ModelId> models = passes.riders(step.model, filler.has_value(), now_s);
   if (models.empty()) return riders;
-  PassPlanner::Room room = passes.room_beside(step.model, lead, models);
+  PassPlanner::Room room = passes.room_beside(step.model, lead, models, filler);
   for (const ModelId model : models) {
     if (room.is_full()) break;
     if (state.misses_pages(model)) continue;
@@ -259,19 +260,20 @@ void Scheduler::decide_run_order(double now_s) {
 }
 
 std::optional<PlannedStep> Scheduler::plan_pass(double now_s) {
-  if (const std::optional<ModelId> filler = passes_.model_to_fill_in(now_s)) {
-    if (auto planned = plan_pass_of(*filler, now_s)) return planned;
+  if (const std::optional<PassPlanner::Filler> filler = passes_.model_to_fill_in(now_s)) {
+    if (auto planned = plan_pass_of(filler->model, filler, now_s)) return planned;
   }
   const RunOrder& order = state_->agenda.run_order();
   if (order.empty()) return std::nullopt;
-  if (auto planned = plan_pass_of(order.front(), now_s)) return planned;
+  if (auto planned = plan_pass_of(order.front(), std::nullopt, now_s)) return planned;
   for (const ModelId other : passes_.other_leads(now_s)) {
-    if (auto planned = plan_pass_of(other, now_s)) return planned;
+    if (auto planned = plan_pass_of(other, std::nullopt, now_s)) return planned;
   }
   return std::nullopt;
 }
 
-std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, double now_s) {
+std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, const std::optional<PassPlanner::Filler>& filler,
+                                                   double now_s) {
   SchedulerState& state = *state_;
   const std::optional<PassPlan> pass = passes_.plan(model);
   if (!pass || !caches_.allocate(model, pass->blocks)) return std::nullopt;
@@ -286,7 +288,7 @@ std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, double now_s) 
   if (state.agenda.is_first(model)) activate(model, now_s, active_, prefetcher_);
   // All of it is there or on its way.
   if (!caches_.exceeds_pool(model, work.cache().count())) prefetcher_.forget_swap(model);
-  std::vector<StepInFlight::Rider> riders = add_riders(state, passes_, caches_, *pass, now_s, planned);
+  std::vector<StepInFlight::Rider> riders = add_riders(state, passes_, caches_, *pass, filler, now_s, planned);
   for (const StepInFlight::Rider& rider : riders) prefetcher_.forget_swap(rider.model);
   const double end_s = std::max(state.computed_s(now_s) + state.costs.bottleneck_s(model, step.rows()),
                                 now_s + prefetcher_.wait_s(model, now_s));

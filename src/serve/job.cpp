@@ -92,6 +92,7 @@ JobPlan Job::make_plan() const {
                .transport_kind = device_.transport_kind(),
                .max_batch_tokens = models_.max_batch_tokens(),
                .page_bytes = models_.page_bytes(),
+               .slot_bytes = models_.slot_bytes(),
                .guide_bytes = memory_.guide_bytes()};
   for (const RankGroup& group : mesh_.groups) {
     const int in_flight = steps_in_flight(group.shape);

@@ -47,10 +47,11 @@ MemoryPlan::MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDe
   guide_bytes_ = options.guide_bytes.value_or(GuideCompiler::kMaxBytes);
   if (options.guide_bytes) count_guides(vocabularies);
   landing_pages_ = device.page_coding() == PageCoding::kCoded ? device.device().landing_pages() : 0;
+  SlotDemand slots = slot_demand(models.shapes(mesh.group_index));
   pool_bytes_ =
-      options.device_memory_bytes > 0 ? options.device_memory_bytes : default_pool_bytes(options, mesh, models);
+      options.device_memory_bytes > 0 ? options.device_memory_bytes : default_pool_bytes(options, mesh, models, slots);
   const int pages_of_pool = pages_on_all(mesh.group, pool_bytes_, page_bytes_);
-  divide_pool(mesh, models, pages_of_pool);
+  divide_pool(slots, pages_of_pool);
   need_.pool = static_cast<std::size_t>(pages_of_pool) * page_bytes_;
   const std::size_t host_cache = options.host_cache_bytes.value_or(default_host_cache_bytes());
   own_.host_slots = pages_on_all(mesh.group, host_cache, page_bytes_);
@@ -62,30 +63,14 @@ MemoryPlan::MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDe
   if (mesh.schedules()) spdlog::info("{}", table(needs, mesh, models, pages));
 }
 
-// Collective in the group. Slots of adapters lie in pages of the pool: as many as all of them take, but no more than
-// half of what the largest model's own pages leave, unless one adapter beside the pinned ones takes more. The largest
-// stage counts: all ranks get the same.
-void MemoryPlan::divide_pool(const Mesh& mesh, const ModelSet& models, int pages_of_pool) {
-  own_.frames = pages_of_pool - landing_pages_;
-  if (slot_bytes_ == 0) return;
-  std::uint64_t all = 0, pinned = 0, largest = 0, largest_in_frames = 0;
-  const std::vector<ModelShape> shapes = models.shapes(mesh.group_index);
-  for (ModelId m = 0; m < shapes.size(); ++m) {
-    const auto slots = static_cast<std::uint64_t>(models.layout(m).pages(FrameKind::kSlot));
-    const auto in_frames = static_cast<std::uint64_t>(models.layout(m).pages(FrameKind::kWhole));
-    all += slots;
-    pinned += shapes[m].pinned ? slots : 0;
-    largest = std::max(largest, shapes[m].pinned ? 0 : slots);
-    largest_in_frames = std::max(largest_in_frames, in_frames);
-  }
-  all = mesh.group.all_reduce_max(all);
-  const std::uint64_t least = mesh.group.all_reduce_max(pinned + largest);
-  largest_in_frames = mesh.group.all_reduce_max(largest_in_frames);
-  const auto frames = static_cast<std::uint64_t>(std::max(own_.frames, 0));
-  const std::uint64_t room = (frames - std::min(frames, largest_in_frames)) / 2 * page_bytes_ / slot_bytes_;
-  const std::uint64_t slots = std::min(all, std::max(least, room));
-  own_.adapter_slots = static_cast<int>(slots);
-  own_.frames -= static_cast<int>(ceil_div(slots * slot_bytes_, page_bytes_));
+// Slots of adapters lie in pages of the pool (sched/slot_division.h). The largest stage counts: all ranks of the group
+// get the same.
+void MemoryPlan::divide_pool(const SlotDemand& demand, int pages_of_pool) {
+  const DividedPool divided =
+      computron::divide_pool(pages_of_pool - landing_pages_, demand, static_cast<std::int64_t>(page_bytes_),
+                             static_cast<std::int64_t>(slot_bytes_));
+  own_.frames = divided.frames;
+  own_.adapter_slots = divided.adapter_slots;
 }
 
 // Collective: every group's, from its first rank.
@@ -169,13 +154,19 @@ void MemoryPlan::count_coding(const Mesh& mesh, const RankDevice& device, const 
   });
 }
 
-// Collective in the group. The largest stage counts: all ranks get the same.
-std::size_t MemoryPlan::default_pool_bytes(const JobOptions& options, const Mesh& mesh, const ModelSet& models) const {
+// Collective in the group. The largest stage counts: all ranks get the same. What caches are to have is not for
+// `slots`: where the pool is made for so many tokens, slots come beside.
+std::size_t MemoryPlan::default_pool_bytes(const JobOptions& options, const Mesh& mesh, const ModelSet& models,
+                                           SlotDemand& slots) const {
+  constexpr std::size_t kSomeCache = 8;  // frames
+  const auto pages_of_slots = [&] {
+    return ceil_div(static_cast<std::size_t>(slots.least) * slot_bytes_, page_bytes_);
+  };
   std::size_t largest_pages = 0;
   std::vector<std::size_t> frames;  // of each model with its cache
   for (ModelId m = 0; m < models.in_own_group().size(); ++m) {
     const KvGeometry cache = KvGeometry::make(models.layout(m));
-    const std::size_t pages = ceil_div(models.layout(m).frame_bytes(), page_bytes_);
+    const auto pages = static_cast<std::size_t>(models.layout(m).pages(FrameKind::kWhole));
     const int blocks = ceil_div(std::max(options.pool_for_tokens, 1), cache.block_tokens);
     largest_pages = std::max(largest_pages, pages);
     frames.push_back(pages + cache.frames_for(blocks));
@@ -183,15 +174,18 @@ std::size_t MemoryPlan::default_pool_bytes(const JobOptions& options, const Mesh
   if (options.pool_for_tokens > 0) {
     std::sort(frames.begin(), frames.end(), std::greater<>());
     frames.resize(std::min<std::size_t>(frames.size(), std::max(options.pool_models, 1)));
-    const std::size_t others = 1 + static_cast<std::size_t>(landing_pages_);
-    return mesh.group.all_reduce_max(std::accumulate(frames.begin(), frames.end(), others)) * page_bytes_;
+    const std::size_t asked = mesh.group.all_reduce_max(std::accumulate(frames.begin(), frames.end(), std::size_t{1}));
+    slots.least = slots.all = std::min(slots.all, slots.least * std::max(options.pool_models, 1));
+    return (asked + static_cast<std::size_t>(landing_pages_) + pages_of_slots()) * page_bytes_;
   }
   if (own_memory_) return own_memory_->bytes - std::min(own_memory_->bytes, need_.workspace);
   // All models twice, so that caches have room, if a quarter of the rank's share allows; else that quarter. Never less
-  // than the largest model and some cache.
+  // than the largest model, with its adapter, and some cache.
   const std::size_t all_models = mesh.group.all_reduce_max(need_.separate);
-  const std::size_t largest_model = mesh.group.all_reduce_max(largest_pages) * page_bytes_;
-  return std::max(largest_model + 8 * page_bytes_, std::min(2 * all_models + 16 * page_bytes_, share_of_node() / 4));
+  const std::size_t largest_model = mesh.group.all_reduce_max(largest_pages) + kSomeCache;
+  slots.frames = static_cast<std::int64_t>(largest_model);
+  return std::max((largest_model + pages_of_slots()) * page_bytes_,
+                  std::min(2 * all_models + 16 * page_bytes_, share_of_node() / 4));
 }
 
 // An eighth of the pool, or half of what the rank's share of memory leaves beside everything else.

@@ -282,13 +282,26 @@ std::size_t ModelSet::slot_size(const Cuts& cuts, const WeightFormat& format) co
   const auto has_adapter = [&](const auto& cut) {
     return !models_[std::get<ModelId>(cut.first)].config.adapter_ranks.empty();
   };
-  if (std::ranges::none_of(cuts.plans, has_adapter)) return 0;
+  // Adapters of one base, of equal ranks and cut alike, take as much: of hundreds one is laid out at each size.
+  struct Alike {
+    const std::pair<const Cut, std::vector<ShardPlan>>* first = nullptr;
+    std::size_t count = 0;
+  };
+  std::map<std::tuple<std::string, std::string, int, int, std::vector<int>>, Alike> patterns;
+  for (const auto& cut : cuts.plans) {
+    if (!has_adapter(cut)) continue;
+    const auto& [model, tp, pp, layers] = cut.first;
+    Alike& alike = patterns[{entries_[model].path, models_[model].config.to_json(), tp, pp, layers}];
+    if (alike.count++ == 0) alike.first = &cut;
+  }
+  if (patterns.empty()) return 0;
   return default_slot_bytes(page_bytes_, [&](std::size_t slot_bytes) {
     SlotUse use;
-    for (const auto& cut : cuts.plans) {
-      if (!has_adapter(cut)) continue;
-      const WeightTypes& types = models_[std::get<ModelId>(cut.first)].weight_types;
-      for (const ShardPlan& plan : cut.second) use += slot_use(plan, format, types, page_bytes_, slot_bytes);
+    for (const auto& [pattern, alike] : patterns) {
+      const WeightTypes& types = models_[std::get<ModelId>(alike.first->first)].weight_types;
+      for (const ShardPlan& plan : alike.first->second) {
+        use += alike.count * slot_use(plan, format, types, page_bytes_, slot_bytes);
+      }
     }
     return use;
   });

@@ -13,6 +13,10 @@ SlotUse& SlotUse::operator+=(const SlotUse& other) {
   return *this;
 }
 
+SlotUse operator*(std::size_t adapters, const SlotUse& of_one) {
+  return {adapters * of_one.slots, adapters * of_one.used_bytes, of_one.fits};
+}
+
 SlotUse slot_use(const ShardPlan& plan, const WeightFormat& format, const WeightTypes& types, std::size_t page_bytes,
                  std::size_t slot_bytes) {
   ShardPlan adapter = plan;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <thread>
 
 #include "computron/placement/profile_file.h"
@@ -228,6 +229,35 @@ TEST_F(Profile, MeasuresEncoders) {
   for (const PassTimes& pass : shape.passes) rows.push_back(pass.rows);
   EXPECT_THAT(rows, ElementsAre(1, 2, 4, 8, 16, 32));
   EXPECT_EQ(shape.stage_s, shape.passes[3].stage_s);
+}
+
+// Two variants whose lower layer is one's, and a model that is no sibling.
+TEST_F(Profile, SaysWhatVariantsShare) {
+  const TinyModel large{
+      .layers = 4, .heads = 4, .head_dim = 16, .ffn = 96, .vocab = 128, .max_positions = 64, .seed = 77};
+  const auto upper = [](const std::string& name) { return name.starts_with("layers.") && name[7] >= '2'; };
+  write_tiny_checkpoint(folder_ / "one.h5", large);
+  write_variant_checkpoint(folder_ / "other.h5", opt_config(large), large.dtype, large.seed, upper, /*other_seed=*/5);
+  const JobOutcome outcome =
+      profile(1, {"--model", "b=" + (folder_ / "one.h5").string(), "--model", "c=" + (folder_ / "other.h5").string(),
+                  "--shapes", "1x1,1x2", "--max-tokens", "1"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.errors;
+  const ProfileFile profiles = read_profiles(file());
+  EXPECT_THAT(profiles.models[0].shapes.at({1, 1}).shared, IsEmpty());
+  for (const GroupShape& shape : {GroupShape{1, 1}, GroupShape{1, 2}}) {
+    const ShapeProfile &b = profiles.models[1].shapes.at(shape), &c = profiles.models[2].shapes.at(shape);
+    ASSERT_EQ(b.shared.size(), 1u);
+    EXPECT_EQ(b.shared[0].name, c.shared.at(0).name);
+    EXPECT_EQ(b.shared[0].stage_bytes, c.shared[0].stage_bytes);
+    // Two layers of four, and what is before them and behind: all weights but two layers.
+    const double two_layers = 2 * 4 * (4 * 64 * 64 + 64 * (128 + 96));
+    const auto sum = [](const std::vector<std::int64_t>& bytes) {
+      return static_cast<double>(std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}));
+    };
+    EXPECT_NEAR(sum(b.shared[0].stage_bytes), sum(b.stage_bytes) - two_layers, 3 * (64 << 10)) << shape.pp;
+    EXPECT_EQ(b.shared[0].stage_frame_bytes()[0] % (64 << 10), 0);
+  }
+  EXPECT_EQ(profiles.models[1].family, "") << "no adapters";
 }
 
 // Of one shape a rank has loaded the pages; the other one's are told from them.

@@ -119,6 +119,23 @@ TEST_F(ServeAnAdapter, BringsItsOwnPagesOnly) {
   EXPECT_GT(adapter - base, 36 << 10);
 }
 
+// What the report says of the pool, slots and frames together; and a pool that has room for slots only.
+TEST_F(ServeAnAdapter, LiesInAPartOfThePool) {
+  if (!on_cpu()) GTEST_SKIP() << "adapters are computed on CPUs";
+  ServeJob job{.device_memory = "1MiB", .page_size = "32KiB"};
+  job.models = {{"base", base_of("llama3")}, beside("llama3")};
+  job.lines = {line("r", "llama3", "llama3", 1)};
+  const auto pool = serve_ok(job, folder_).metrics.at("configuration").at("device-memory").get<std::string>();
+  int frames = 0, slots = 0, slot_kib = 0;
+  ASSERT_EQ(std::sscanf(pool.c_str(), "1.00 MiB (%d frames, %d slots of %d", &frames, &slots, &slot_kib), 3) << pool;
+  EXPECT_EQ(frames + ceil_div(slots * slot_kib, 32), 32) << pool;
+  EXPECT_GT(slots, 2) << pool;
+  job.device_memory = "64KiB";
+  const Served refused = serve(job, folder_);
+  EXPECT_EQ(refused.job.exit_code, 78);
+  EXPECT_THAT(refused.job.errors, HasSubstr("--device-memory 64.00 KiB holds no page of 32.00 KiB beside slots"));
+}
+
 TEST_F(ServeAnAdapter, OfTheOutputHeadIsRefusedByName) {
   if (!on_cpu()) GTEST_SKIP() << "adapters are computed on CPUs";
   const ServeJob job{.models = {{"a", file("base.phi3") + "+" + file("phi3.adapter")}}, .lines = {}};

@@ -213,6 +213,43 @@ TEST_F(ProfilesFile, NamesWhatIsWrong) {
   for (const auto& [text, why] : faults) EXPECT_THAT(fault(text), HasSubstr(why)) << text;
 }
 
+TEST_F(ProfilesFile, SaysWhatModelsShare) {
+  const std::string text = R"({"models": [
+    {"id": "a", "family": "f", "shapes": [{"pp": 2, "stage_s": [1, 1], "stage_bytes": [10, "20B"], "link_bytes": [9, 8],
+      "frame_bytes": [12, 20], "slot_bytes": "4KiB",
+      "shared": [{"part": "lower", "stage_bytes": [7, 0], "link_bytes": [6, 0], "frame_bytes": [8, 0]},
+                 {"part": "words", "stage_bytes": [1, "1B"]}]}]},
+    {"id": "b", "shapes": [{"pp": 2, "stage_s": [1, 1], "stage_bytes": [2, 2],
+      "shared": [{"part": "words", "stage_bytes": [1, %s]}]}]}]})";
+  const auto with = [&](const char* bytes) {
+    std::string own = text;
+    return own.replace(own.find("%s"), 2, bytes);
+  };
+  const ProfileFile file = read(with("1"));
+  EXPECT_EQ(file.models[0].family, "f");
+  EXPECT_EQ(file.models[1].family, "");
+  const ShapeProfile& shape = file.models[0].shapes.at({1, 2});
+  EXPECT_EQ(shape.slot_bytes, 4096);
+  ASSERT_EQ(shape.shared.size(), 2u);
+  EXPECT_EQ(shape.shared[0].name, "lower");
+  EXPECT_THAT(shape.shared[0].stage_bytes, ElementsAre(7, 0));
+  EXPECT_THAT(shape.shared[0].stage_link_bytes(), ElementsAre(6, 0));
+  EXPECT_THAT(shape.shared[0].stage_frame_bytes(), ElementsAre(8, 0));
+  EXPECT_THAT(shape.shared[1].stage_link_bytes(), ElementsAre(1, 1));
+  EXPECT_EQ(profile_text(read(profile_text(file))), profile_text(file));
+  EXPECT_THAT(profile_text(file), HasSubstr(R"("shared": [)"));
+  EXPECT_THAT(fault(with("2")), HasSubstr("'words' is of another size in another model"));
+  EXPECT_THAT(fault(with("3")), HasSubstr("what is shared has more bytes than all"));
+  EXPECT_THAT(fault(with("-1")), HasSubstr("shared 0: stage_bytes: must be a whole number of bytes"));
+  EXPECT_THAT(fault(with("1, 1")), HasSubstr("shared 0: stage_bytes: must be a list of 2"));
+  const std::string fine = R"("stage_s": [1], "stage_bytes": [1], "shared": )";
+  EXPECT_THAT(fault(with_shape(fine + "[]")), HasSubstr("shared: must be a list of at least one part"));
+  EXPECT_THAT(fault(with_shape(fine + R"([{"part": "", "stage_bytes": [1]}])")), HasSubstr("part: must be a name"));
+  EXPECT_THAT(fault(with_shape(fine + R"([{"part": "a", "bytes": [1]}])")), HasSubstr("unknown key 'bytes'"));
+  EXPECT_THAT(fault(with_shape(fine + R"([{"part": "a", "stage_bytes": [1], "frame_bytes": [0]}])")),
+              HasSubstr("frame_bytes: must not be less"));
+}
+
 // Numbers that have no short decimal form, too.
 TEST_F(ProfilesFile, ReadsBackWhatItWrites) {
   const ShapeProfile all{.stage_s = {1 / 3.f, 2e-7f},

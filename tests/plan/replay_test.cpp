@@ -107,6 +107,38 @@ TEST_P(Replayed, GroupsKeepTheirTimes) {
   EXPECT_EQ(again.served, from.run.completions.size());
 }
 
+// The last eight pages of each model are an adapter's, in slots of a page's 256th part; the pool of the record has
+// slots for one of them.
+RecordedRun with_slots() {
+  RecordedRun from = recorded_run(swapping("balanced", /*arriving=*/true));
+  for (ShardLayout& layout : from.header.layouts) {
+    layout.slot_bytes = layout.page_bytes / 256;
+    for (PageId page = 32; page < 40; ++page) {
+      layout.used_bytes[page] = layout.slot_bytes;
+      layout.adapter_pages.push_back(page);
+    }
+  }
+  from.header.groups[0].options.adapter_slots = 8;
+  return from;
+}
+
+TEST(ReplayWithSlots, APoolOfAnotherSizeIsDividedAnew) {
+  const RecordedRun from = with_slots();
+  EXPECT_GT(replay_requests(from.record(), {}).swaps, 8u);
+  EXPECT_EQ(replay_requests(from.record(), {.device_bytes = 180 * kVirtualPage}).swaps, 4u);
+}
+
+TEST(ReplayWithSlots, MoreThanThereMayBeAreRefused) {
+  RecordedRun from = with_slots();
+  from.header.groups[0].options.adapter_slots = (1 << 24) + 1;
+  try {
+    replay_requests(from.record(), {});
+    FAIL() << "so many slots are kept";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("16777217 slots: more than the 16777216 of a replay"));
+  }
+}
+
 TEST(Replay, TheSameStepsOnASlowerLinkMoveTheSameBytesAndTakeLonger) {
   const RecordedRun from = recorded_run(swapping("fifo", /*arriving=*/false));
   const Record record = from.record();

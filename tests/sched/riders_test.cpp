@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <map>
+#include <optional>
 #include <set>
 
 #include "tests/sched/driver.h"
@@ -173,6 +174,104 @@ TEST(RidersOfAPool, TakeTurnsInSlots) {
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("model-0: on stage 0 its adapter needs 2 slots"));
   }
+}
+
+// --- Whom riders keep waiting
+// -------------------------------------------------------------------------------------------
+
+// Ten frames of cache for five models with six sequences, of a frame each when they have grown: together the riders
+// admit as many as find room when all have grown.
+TEST(RidersOfAPool, ReserveTogetherWhatTheirCachesWillGrowBy) {
+  const FakeModelList model_list(small_family(1, 4, {0, 1, 1, 1, 1}));
+  SchedulerOptions options = kWide;
+  options.frames = 4 + 2 + 10;
+  Driver driver(model_list, options, "throughput");
+  for (RequestId id = 0; id < 30; ++id) driver.submit(asks(id, static_cast<ModelId>(id % 5), 8, 120));
+  run_through(driver);
+  std::size_t mixed = 0;
+  for (const auto& models : models_of_passes(driver)) mixed += models.size() > 1;
+  EXPECT_GT(mixed, 100u);
+  EXPECT_EQ(driver.preemptions(), 0u);
+}
+
+// A prompt that takes the whole pass leaves nothing to riders: their requests go on waiting, where they may be dropped
+// or given to another group.
+TEST(RidersOfAPass, AreAdmittedWhereThePassHasRoomForThem) {
+  const FakeModelList model_list(small_family(1, 3, {0, 1, 1}));
+  SchedulerOptions options = kWide;
+  options.max_batch_tokens = 20;
+  Driver driver(model_list, options, "balanced");
+  for (RequestId id = 0; id < 2; ++id) driver.submit(asks(id, static_cast<ModelId>(1 + id), 4, 1));  // their pages come
+  for (RequestId id = 2; id < 14; ++id) driver.submit(asks(id, static_cast<ModelId>(id % 3), 60, 2, 0.1), 0.1);
+  run_through(driver);
+  std::size_t passes = 0;
+  for (const ExecutedStep& executed : driver.steps()) {
+    if (executed.planned_s < 0.1 || executed.step.chunks.empty()) continue;
+    std::set<SequenceId> members;
+    for (const SequenceChunk& chunk : executed.step.chunks) members.insert(chunk.sequence);
+    const std::size_t of_lead = executed.step.by_model()[0].chunks.size();
+    ++passes;
+    if (executed.waiting_before - executed.waiting_after <= 4) continue;  // the lead's own
+    EXPECT_GE(members.size() - of_lead, executed.waiting_before - executed.waiting_after - 4) << executed.step.id;
+  }
+  EXPECT_GT(passes, 30u);
+}
+
+// While the first model's pages come, a family that fills in does so in passes of all of its models; they end in time,
+// and take no frame from anybody.
+class FillingRiders : public ::testing::Test {
+ protected:
+  // Three models of a family that go on, and one that goes first as it comes, of 100 pages in half a millisecond each.
+  // Returns when that one's first token is there. `ride`: they are told to be of one family.
+  double first_token_s(int frames, bool ride) {
+    std::vector<FakeModel> models = small_family(1, 6, {0, 1, 2});
+    for (FakeModel& model : models) model.family = ride ? 1 : 0;
+    models.push_back(small_model(100));
+    models.back().priority = 8;
+    model_list_.emplace(models);
+    SchedulerOptions options = kWide;
+    options.frames = frames;
+    options.costs = {
+        .link_bytes_per_s = kPageBytes / 0.5e-3, .memory_bytes_per_s = 1e18, .flops_per_s = 1e18, .step_s = 1e-3};
+    driver_.emplace(*model_list_, options, "balanced");
+    driver_->report_times();
+    for (ModelId model = 0; model < 3; ++model) driver_->submit(asks(model, model, 5, 200));
+    driver_->submit(asks(3, 3, 5, 5, kComes_s), kComes_s);
+    run_through(*driver_);
+    return driver_->completion(3).first_token_s;
+  }
+  std::size_t fetches_of_the_first() const {
+    std::size_t fetches = 0;
+    for (const ExecutedStep& executed : driver_->steps()) {
+      for (const Fetch& fetch : executed.step.stages[0].fetches) fetches += fetch.model == 3;
+    }
+    return fetches;
+  }
+  static constexpr double kComes_s = 0.1;
+
+  std::optional<FakeModelList> model_list_;
+  std::optional<Driver> driver_;
+};
+
+TEST_F(FillingRiders, RideWhileTheFirstModelsPagesCome) {
+  const double without_s = first_token_s(200, /*ride=*/false);
+  EXPECT_LE(first_token_s(200, /*ride=*/true), without_s + 1e-3);
+  EXPECT_EQ(fetches_of_the_first(), 100u);
+  std::size_t together = 0;
+  for (const ExecutedStep& executed : driver_->steps()) {
+    if (executed.step.chunks.empty() || executed.planned_s < kComes_s) continue;
+    if (executed.step.model == 3) break;
+    together += executed.step.by_model().size() == 3 ? 1 : 0;
+  }
+  EXPECT_GE(together, 2u);
+}
+
+// Few frames are free: what the family's caches grow by while they ride is not what the first model's pages and cache
+// want.
+TEST_F(FillingRiders, TakeNobodysFrames) {
+  const double without_s = first_token_s(100 + 1 + 9 + 3, /*ride=*/false);
+  EXPECT_LE(first_token_s(100 + 1 + 9 + 3, /*ride=*/true), without_s + 1e-3);
+  EXPECT_EQ(fetches_of_the_first(), 100u);
 }
 
 }  // namespace

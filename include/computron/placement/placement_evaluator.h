@@ -88,6 +88,9 @@ class PlacementEvaluator {
   const SearchProblem& problem() const { return problem_; }
   const SearchWatch& watch() const { return watch_; }
   const std::vector<std::uint32_t>& wanted() const { return wanted_; }
+  // [model] As siblings_of() has them.
+  const std::vector<std::vector<std::uint32_t>>& siblings() const { return siblings_; }
+  bool has_siblings() const;  // some model has
   std::size_t simulations() const { return simulations_; }
   // The best placement of each division into groups that has been evaluated, of the `n` best divisions, the best first.
   // A division is what its groups' shapes are, in any order: placements of one differ little.
@@ -111,7 +114,8 @@ class PlacementEvaluator {
   SearchWatch watch_;
   std::vector<std::uint32_t> wanted_;
   std::vector<std::uint32_t> placeable_;  // of the wanted models, if all must be placed
-  std::vector<float> slo_s_;              // infinite where nothing is rejected
+  std::vector<std::vector<std::uint32_t>> siblings_;
+  std::vector<float> slo_s_;  // infinite where nothing is rejected
   FastSimulator simulator_;
   std::size_t simulations_ = 0;
   std::map<std::vector<GroupShape>, ScoredPlacement> divisions_;  // by their shapes, sorted

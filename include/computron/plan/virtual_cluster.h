@@ -3,6 +3,9 @@
 //
 //   profiles + placement ──> for each group: page layouts, a Scheduler, a VirtualMesh ──> Dispatcher ──> VirtualRun
 //
+// Parts that models share are pages of several, adapters that lie in slots are fetched into slots, and models of one
+// family ride in each other's passes (src/sched/README.md), as they would where checkpoints say so.
+//
 // What passes take is what the profiles say (profiled_costs.h), and the schedulers believe it from the start; the pools
 // are empty then. A shape without `passes` takes `stage_s` for every pass, whatever its rows.
 #pragma once
@@ -38,11 +41,21 @@ struct ClusterOptions {
   double constant_s = 0;                            // and every request so much more
 };
 
+// Weights whose pages follow each other.
+struct VirtualPages {
+  std::int64_t bytes = 0, link_bytes = 0;
+  std::int64_t frame_bytes = 0;                           // not less than bytes: of all pages, full or not
+  std::string contents = {};                              // pages of equal ones are equal
+  auto operator<=>(const VirtualPages&) const = default;  // NOLINT(modernize-use-nullptr): it has none
+};
+
 // What is known of a stage's weights and caches where there are no tensors: a layout is made of it.
 struct VirtualStage {
-  std::int64_t bytes = 0, link_bytes = 0;
-  std::int64_t frame_bytes = 0;  // not less than bytes: of all pages, full or not
+  VirtualPages own;                  // what the model has alone
+  std::vector<VirtualPages> shared;  // what others have, too, before it
   std::int64_t page_bytes = 0;
+  std::int64_t slot_bytes = 0;       // 0, or what is not shared lies in slots of it, all over the pass
+  std::string family = {};           // empty: none
   std::int64_t operation_bytes = 0;  // that are used together
   std::int64_t cache_token_bytes = 0;
   int layers = 0;        // 0: not known
@@ -69,11 +82,12 @@ class VirtualCluster {
 
  private:
   void add(const std::vector<ModelProfile>& models, const PlacedGroup& placed, const ClusterOptions& options);
-  const ShardLayout* layout_of(const ShapeProfile& profile, std::size_t stage, std::int64_t page_bytes);
+  const ShardLayout* layout_of(const ModelProfile& model, const ShapeProfile& profile, std::size_t stage,
+                               std::int64_t page_bytes, std::int64_t slot_bytes);
 
   std::size_t models_;
   double constant_s_;
-  std::map<VirtualStage, ShardLayout> layouts_;  // models of equal sizes share them
+  std::map<VirtualStage, ShardLayout> layouts_;  // models of equal sizes that have no part in common share them
   std::vector<std::unique_ptr<Scheduler>> schedulers_;
   std::vector<std::unique_ptr<VirtualMesh>> meshes_;
   std::vector<DispatchGroup> dispatch_groups_;

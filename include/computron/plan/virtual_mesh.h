@@ -5,14 +5,16 @@
 //
 // So copies run beside compute, passes trail their own pages, and refills wait for uses, exactly as ranks do it; what
 // is not modelled is noise, and copies and compute slowing each other. A pass of a model whose pages have all landed
-// takes one sum instead of one for each use. Purely a function of the steps and their times, in virtual seconds.
-// Error{kInternal} for steps that would stall a rank for ever.
+// takes one sum instead of one for each use. A pass with riders (src/sched/README.md) begins when all of its caches are
+// there, takes what its own model takes for so many rows, and waits for the riders' pages, too. Purely a function of
+// the steps and their times, in virtual seconds. Error{kInternal} for steps that would stall a rank for ever.
 #pragma once
 
 #include <deque>
 #include <functional>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "computron/runtime/shared_pages.h"
@@ -84,6 +86,7 @@ class VirtualMesh {
   static bool brings_to(const Stage& stage, const Transfer& transfer, ModelId model);
   const UsedBytes* used_bytes(const ShardLayout& layout);
   double pass(const Step& step, std::size_t stage, double begin_s, double compute_s, Execution& execution);
+  std::vector<std::pair<PageUse, PageRef>> pages_of_riders(const Step& step, std::size_t stage) const;
   double pass_by_use(const Step& step, std::size_t stage, Execution& execution);
   // The link gets on with its queue as far as it can be known.
   void drain(Stage& stage, std::size_t number, double sent_s);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,12 +33,16 @@ class CacheAllocator {
   // exceeds the pool anyway, by its size or with a single sequence's cache, may have half of what it could.
   int blocks_beside_others(ModelId model) const;
   // Blocks that it can have from free frames and pages of models that run later, beside what the cache of another one
-  // will want, if one is given.
-  int blocks_in_reach(ModelId model, std::optional<ModelId> beside = {}) const;
+  // will want, if one is given, and beside what those of `running` will grow by.
+  int blocks_in_reach(ModelId model, std::optional<ModelId> beside = {}, std::span<const ModelId> running = {}) const;
+  // Blocks that it can have from free frames that `first`, which is still being fetched, will not want.
+  int blocks_to_spare(ModelId model, ModelId first) const;
   // Blocks that it can have from free frames.
   int blocks_in_free_frames(ModelId model) const;
   // Frames that the model's cache will want when it runs, beyond what it has.
-  int frames_to_come(ModelId model, std::size_t stage) const;
+  int frames_to_come(ModelId model, std::size_t stage) const {
+    return frames_to_come(model, stage, state_.options.max_seqs);
+  }
 
   // For a pass: the model's cache is in frames and has so many blocks from now on. Caches of other models are evicted
   // for it, those that run last first, as many as it takes, and frames that caches do not need are given back. False,
@@ -51,6 +56,7 @@ class CacheAllocator {
   void trim(std::optional<ModelId> runs);
 
  private:
+  int frames_to_come(ModelId model, std::size_t stage, int sequences) const;
   void check_slots(ModelId model, std::size_t stage, const std::vector<std::string>& names) const;
   const KvGeometry& cache(ModelId model, std::size_t stage) const { return state_.models[model].caches[stage]; }
   int room(ModelId model, std::size_t stage) const;

@@ -121,7 +121,9 @@ class Scheduler {
   std::string why_refused(const Request& request, ModelId model) const;
   void decide_run_order(double now_s);
   std::optional<PlannedStep> plan_pass(double now_s);
-  std::optional<PlannedStep> plan_pass_of(ModelId model, double now_s);
+  // `filler`: where the model fills in.
+  std::optional<PlannedStep> plan_pass_of(ModelId model, const std::optional<PassPlanner::Filler>& filler,
+                                          double now_s);
   std::optional<PlannedStep> plan_fetch_step(double now_s);
   PlannedStep seal(PlannedStep planned);
 

@@ -57,8 +57,8 @@ struct JobOptions {
   TransportChoice transport = TransportChoice::kAuto;
   std::size_t device_memory_bytes = 0;  // of the pool
   // Where device_memory_bytes is 0 and pool_for_tokens is not: the pool is the largest `pool_models` models, for each
-  // of them a cache of so many tokens, a frame, and what coded pages land in. What benchmarks of swapping want: so many
-  // models resident and no further one.
+  // of them a cache of so many tokens and slots of the largest adapter, a frame, and what coded pages land in. What
+  // benchmarks of swapping want: so many models resident and no further one.
   int pool_for_tokens = 0;
   int pool_models = 1;
   std::size_t page_bytes = 0;

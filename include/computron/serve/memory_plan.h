@@ -8,6 +8,7 @@
 #include "computron/base/memory.h"
 #include "computron/comm/mesh.h"
 #include "computron/runtime/page_store.h"
+#include "computron/sched/slot_division.h"
 #include "computron/serve/job_options.h"
 #include "computron/serve/model_set.h"
 #include "computron/serve/rank_device.h"
@@ -71,8 +72,9 @@ class MemoryPlan {
   void spare_for_guides(const Mesh& mesh, const RankDevice& device, std::size_t vocabularies);
   void count_guides(std::size_t vocabularies);
   void count_coding(const Mesh& mesh, const RankDevice& device, const PageStore& pages);
-  std::size_t default_pool_bytes(const JobOptions& options, const Mesh& mesh, const ModelSet& models) const;
-  void divide_pool(const Mesh& mesh, const ModelSet& models, int pages_of_pool);
+  std::size_t default_pool_bytes(const JobOptions& options, const Mesh& mesh, const ModelSet& models,
+                                 SlotDemand& slots) const;
+  void divide_pool(const SlotDemand& demand, int pages_of_pool);
   std::size_t default_host_cache_bytes() const;
   std::size_t share_of_node() const;
   void gather_groups(const Mesh& mesh);

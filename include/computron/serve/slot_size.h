@@ -14,6 +14,8 @@ struct SlotUse {
   bool fits = true;  // no block of rows is larger than a slot
   SlotUse& operator+=(const SlotUse& other);
 };
+// Of so many adapters that are alike.
+SlotUse operator*(std::size_t adapters, const SlotUse& of_one);
 
 // Of the adapter of a shard, whose types are as the device keeps them.
 SlotUse slot_use(const ShardPlan& plan, const WeightFormat& format, const WeightTypes& types, std::size_t page_bytes,
