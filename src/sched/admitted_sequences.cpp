@@ -36,6 +36,11 @@ bool AdmittedSequences::Older::operator()(const Handle& a, const Handle& b) cons
   return arrives_earlier(x, y) || (!arrives_earlier(y, x) && std::less<>{}(&*a, &*b));
 }
 
+bool AdmittedSequences::goes_before(const Handle& a, const Handle& b) {
+  const std::int32_t of_a = a->sequence().request().urgency(), of_b = b->sequence().request().urgency();
+  return of_a != of_b ? of_a < of_b : Older{}(a, b);
+}
+
 // --- Coming and going -------------------------------------------------------------------------------------------
 
 void AdmittedSequences::admit(Sequence&& sequence) {
@@ -80,9 +85,18 @@ void AdmittedSequences::next_chunk(Handle member, int max_tokens, std::vector<Se
   });
 }
 
+void AdmittedSequences::age(Handle member) {
+  change(member, [&](Sequence& sequence) {
+    sequence.set_aged(true);
+    move(member, member->state_);
+  });
+}
+
 std::optional<Completion> AdmittedSequences::take_results(Handle member, PassResults& results, double now_s) {
   change(member, [&](Sequence& sequence) {
+    const int to_come = sequence.tokens_to_come();
     sequence.take_results(results, now_s);
+    if (sequence.tokens_to_come() < to_come) sequence.set_aged(false);
     if (!sequence.finished()) move(member, state_to_run(sequence));
   });
   Sequence& sequence = member->sequence_;
@@ -129,14 +143,34 @@ std::vector<AdmittedSequences::Handle> AdmittedSequences::in_state(State state) 
   return members;
 }
 
-// To the list's end, but prefill and preempted ones by age: almost always the youngest.
+std::optional<AdmittedSequences::Handle> AdmittedSequences::oldest() {
+  std::optional<Handle> oldest;
+  const auto consider = [&oldest](Handle member) {
+    if (!oldest || Older{}(member, *oldest)) oldest = member;
+  };
+  if (!running_.empty()) consider(*running_.begin());
+  std::list<Member>& preempted = list_of(State::kPreempted);
+  for (auto member = preempted.begin(); member != preempted.end(); ++member) consider(member);
+  return oldest;
+}
+
+const Request* AdmittedSequences::oldest() const {
+  const Request* oldest = running_.empty() ? nullptr : &(*running_.begin())->sequence().request();
+  for (const Member& member : lists_.back()) {
+    const Request& request = member.sequence().request();
+    if (oldest == nullptr || arrives_earlier(request, *oldest)) oldest = &request;
+  }
+  return oldest;
+}
+
+// To the list's end, but prefill and preempted ones in the order of goes_before(): almost always the last.
 void AdmittedSequences::move(Handle member, State state) {
   std::list<Member>&from = list_of(member->state_), &to = list_of(state);
   auto place = to.end();
   const bool by_age = state == State::kPrefill || state == State::kPreempted;
   while (by_age && place != to.begin()) {
     const auto before = std::prev(place);
-    if (before != member && !Older{}(member, before)) break;
+    if (before != member && !goes_before(member, before)) break;
     place = before;
   }
   to.splice(place, from, member);
@@ -157,6 +191,7 @@ void AdmittedSequences::count_anew(Member& member) {
   totals_ -= std::exchange(member.totals_, now);
   totals_ += now;
   count_need_anew(member);
+  count_urgency_anew(member);
 }
 
 void AdmittedSequences::count_need_anew(Member& member) {
@@ -177,6 +212,34 @@ void AdmittedSequences::count_need_anew(Member& member) {
   if (in == In::kPreempted) preempted_need_ += need;
   member.need_in_ = in;
   member.need_ = need;
+}
+
+void AdmittedSequences::count_urgency_anew(Member& member) {
+  const bool counts = member.totals_.backlog.generated_tokens > 0;
+  const auto now = counts ? std::optional(member.sequence_.request().urgency()) : std::nullopt;
+  if (now == member.urgency_) return;
+  if (now) ++urgencies_[*now];
+  if (member.urgency_) {
+    const auto before = urgencies_.find(*member.urgency_);
+    if (--before->second == 0) urgencies_.erase(before);
+  }
+  member.urgency_ = now;
+}
+
+int AdmittedSequences::running(std::int32_t urgency) const {
+  if (urgencies_.empty() || urgencies_.rbegin()->first <= urgency) return running();
+  return static_cast<int>(std::ranges::count_if(
+      running_, [urgency](const Handle& member) { return member->sequence().request().urgency() <= urgency; }));
+}
+
+CacheForecast AdmittedSequences::forecast(std::int32_t urgency) const {
+  if (urgencies_.empty() || urgencies_.rbegin()->first <= urgency) return forecast_;
+  CacheForecast forecast;
+  for (const Handle& member : running_) {
+    const bool counts = member->need_in_ == Member::NeedIn::kForecast;
+    if (counts && member->sequence().request().urgency() <= urgency) forecast.add(member->need_);
+  }
+  return forecast;
 }
 
 int AdmittedSequences::computed_tokens() const {

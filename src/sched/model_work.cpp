@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace computron {
 
@@ -14,14 +15,37 @@ Backlog ModelWork::backlog() const {
 }
 
 const Request& ModelWork::oldest() const {
-  const Request* oldest = waiting_.empty() ? nullptr : &waiting_.front();
-  const auto consider = [&oldest](const Request& request) {
-    if (oldest == nullptr || arrives_earlier(request, *oldest)) oldest = &request;
-  };
-  if (next_is_preempted()) consider(sequences_.first_preempted().sequence().request());
-  const auto& by_age = sequences_.running_by_age();
-  if (!by_age.empty()) consider((*by_age.begin())->sequence().request());
-  return *oldest;
+  const Request* const admitted = sequences_.oldest();
+  if (admitted == nullptr || (!waiting_.empty() && arrives_earlier(waiting_.oldest(), *admitted))) {
+    return waiting_.oldest();
+  }
+  return *admitted;
+}
+
+std::int32_t ModelWork::urgency() const {
+  std::int32_t least = std::numeric_limits<std::int32_t>::max();
+  if (!waiting_.empty()) least = waiting_.front().urgency();
+  const auto& urgencies = sequences_.urgencies();
+  return urgencies.empty() ? least : std::min(least, urgencies.begin()->first);
+}
+
+void ModelWork::age_oldest() {
+  const Request* const oldest = &this->oldest();
+  const auto admitted = sequences_.oldest();
+  if (admitted && &(*admitted)->sequence().request() == oldest) {
+    sequences_.age(*admitted);
+  } else {
+    waiting_.age_oldest();
+  }
+}
+
+bool ModelWork::next_is_preempted() const {
+  if (sequences_.count(State::kPreempted) == 0) return false;
+  return waiting_.empty() || waiting_.front().urgency() >= sequences_.first_preempted().sequence().request().urgency();
+}
+
+const Request& ModelWork::next_to_admit() const {
+  return next_is_preempted() ? sequences_.first_preempted().sequence().request() : waiting_.front();
 }
 
 std::size_t ModelWork::to_admit() const { return waiting_.size() + sequences_.count(State::kPreempted); }
@@ -58,7 +82,7 @@ int ModelWork::peak_with_next() const {
     need = waiting_.cache_need_of_front();
     if (next.may_reuse_prefix()) need.blocks -= cache().prefix_hit_blocks(next.prompt, next.prefix_root());
   }
-  return sequences_.forecast().peak(need, sequences_.growth_ratio());
+  return sequences_.forecast(next_to_admit().urgency()).peak(need, sequences_.growth_ratio());
 }
 
 void ModelWork::admit_next(SequenceId id) {
@@ -97,7 +121,12 @@ std::vector<ModelWork::Handle> ModelWork::begin_pass(const PassPlan& pass, StepI
 }
 
 std::optional<Completion> ModelWork::take_results(Handle member, PassResults& results, double now_s) {
-  return sequences_.take_results(member, results, now_s);
+  const std::uint64_t tenant = member->sequence().request().tenant;
+  const int to_come = member->sequence().tokens_to_come();
+  std::optional<Completion> completion = sequences_.take_results(member, results, now_s);
+  const int left = completion ? std::max(to_come - 1, 0) : member->sequence().tokens_to_come();
+  waiting_.charge_generated(tenant, to_come - left);
+  return completion;
 }
 
 std::vector<SequenceId> ModelWork::restart_running(SequenceId& last) {

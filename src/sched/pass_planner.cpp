@@ -8,6 +8,16 @@
 #include "computron/model/pass.h"
 
 namespace computron {
+namespace {
+
+// Whether the model's next request joins its running sequences where there is no continuous batching: a batch is one of
+// batch requests, so those that are more urgent join, and find none where only such run.
+bool joins_batch(const ModelWork& work) {
+  const auto& urgencies = work.sequences().urgencies();
+  return work.next_to_admit().urgency() < 0 || urgencies.lower_bound(0) == urgencies.end();
+}
+
+}  // namespace
 
 std::optional<ModelId> PassPlanner::model_to_fill_in(double now_s) const {
   const RunOrder& order = state_.agenda.run_order();
@@ -35,19 +45,23 @@ std::optional<PassPlan> PassPlanner::plan(ModelId model) {
 // Preempted sequences and waiting requests run from now on, while there is room for the cache that they and the running
 // ones will probably come to.
 void PassPlanner::admit(ModelId model) {
-  const bool joins =
-      state_.agenda.policy().continuous_batching() || state_.work[model].sequences().totals().unfinished == 0;
-  while (state_.work[model].to_admit() > 0 && (joins || state_.work[model].next_is_preempted()) && admits(model)) {
-    state_.work.edit(model, [this](ModelWork& work) { work.admit_next(++state_.last_sequence); });
+  const ModelWork& work = state_.work[model];
+  const bool joins = state_.agenda.policy().continuous_batching() || work.sequences().totals().unfinished == 0;
+  const auto may_join = [&] { return joins || work.next_is_preempted() || joins_batch(work); };
+  while (work.to_admit() > 0 && may_join() && admits(model)) {
+    state_.work.edit(model, [this](ModelWork& edited) { edited.admit_next(++state_.last_sequence); });
   }
 }
 
-// Others make room for the first model's only sequence, whatever it takes.
+// Others make room for the first model's only sequence, whatever it takes. Sequences that are less urgent than the next
+// one keep their caches as long as there is room for them, but count for nothing here: they may have no part in passes,
+// or be preempted (pass_plan.h).
 bool PassPlanner::admits(ModelId model) const {
   const ModelWork& work = state_.work[model];
-  if (work.sequences().running() >= state_.options.max_seqs) return false;
+  const int running = work.running_beside_next();
+  if (running >= state_.options.max_seqs) return false;
   const bool first = state_.agenda.is_first(model);
-  if (first && work.sequences().running() == 0) return true;
+  if (first && running == 0) return true;
   const int peak = work.peak_with_next();
   return peak <= caches_.blocks_beside_others(model) &&
          (first || peak <= caches_.blocks_in_reach(model, family_before(model)));
@@ -90,6 +104,7 @@ PassLimits PassPlanner::limits(ModelId model, bool exceeds_pool, int prompt_toke
   const int beside_others = caches_.blocks_beside_others(model);
   return {
       .micro_batches = static_cast<int>(state_.stages()),
+      .sequences = state_.options.max_seqs,
       .tokens = state_.options.max_batch_tokens,
       .prompt_tokens = prompt_tokens,
       // Beyond that many rows the head visits its pages again, and a page that rotates may be gone

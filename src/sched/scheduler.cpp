@@ -33,6 +33,7 @@ ModelView view_of(const SchedulerState& state, ModelId model) {
   view.oldest_request = oldest.id;
   view.waiting_since_s = std::max(view.oldest_arrival_s, work.last_pass_s());
   view.arrivals_s = backlog.arrivals_s;
+  view.urgency = work.urgency();
   view.compute_s = state.costs.backlog_s(model, {view.requests(), backlog.prompt_tokens, backlog.generated_tokens},
                                          state.options.max_batch_tokens, state.options.max_seqs);
   return view;
@@ -162,6 +163,7 @@ Scheduler::Scheduler(std::vector<ModelShape> models, std::vector<std::string> na
       prefetcher_(*state_, caches_),
       passes_(*state_, caches_, prefetcher_),
       arriving_(state_->models.size()),
+      aging_(state_->models.size(), state_->agenda.policy().max_wait_s()),
       open_(state_->models.size(), options.max_batch_tokens,
             ceil_div(options.max_seqs, static_cast<int>(state_->stages()))) {}
 
@@ -176,6 +178,8 @@ void Scheduler::submit(Request request) {
   } else {
     open_.add(model, OpenRequests::work_of(request));
     count_anew(open_, *state_, model);
+    any_urgency_ |= request.priority != 0;
+    any_interactive_ |= request.priority < 0;
     arriving_.push(std::move(request));
   }
 }
@@ -250,6 +254,9 @@ void Scheduler::decide_run_order(double now_s) {
     state.work.edit(request.model, [&request](ModelWork& work) { work.enqueue(std::move(request)); });
   }
   if (state.options.on_late == OnLate::kDrop) drop_late(state, now_s, open_, completions_);
+  // Who has lost a cache gets it back before anybody ages, else two models might evict each other's for ever.
+  const bool catches_up = active_.model && state.work[*active_.model].sequences().totals().catching_up > 0;
+  if (any_urgency_ && !catches_up) aging_.age(state.work, now_s);
   state.work.visit_edited([&state](ModelId model) { state.agenda.show(view_of(state, model)); });
   for (const ModelId model : state.work.with_work()) {
     const double swap_s = model == active_.model ? state.costs.swap_s(model) : 0;
@@ -280,6 +287,7 @@ std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, double now_s) 
   step.id = ++last_step_;
   step.model = model;
   std::vector<ModelWork::Handle> members = begin_pass(state, model, *pass, now_s, planned);
+  aging_.note_pass(model, members, now_s);
   const ModelWork& work = state.work[model];
   const bool again = work.sequences().totals().unfinished > 0 || work.to_admit() > 0;
   prefetcher_.fetch_missing(step.id, model, again, now_s);
@@ -287,7 +295,10 @@ std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, double now_s) 
   // All of it is there or on its way.
   if (!caches_.exceeds_pool(model, work.cache().count())) prefetcher_.forget_swap(model);
   std::vector<StepInFlight::Rider> riders = add_riders(state, passes_, caches_, *pass, now_s, planned);
-  for (const StepInFlight::Rider& rider : riders) prefetcher_.forget_swap(rider.model);
+  for (const auto& [rider, of_rider] : riders) {
+    prefetcher_.forget_swap(rider);
+    aging_.note_pass(rider, of_rider, now_s);
+  }
   const double end_s = std::max(state.computed_s(now_s) + state.costs.bottleneck_s(model, step.rows()),
                                 now_s + prefetcher_.wait_s(model, now_s));
   state.in_flight.push_back({step.id, model, step.rows(), std::move(members), end_s, std::move(riders)});

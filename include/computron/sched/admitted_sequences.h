@@ -12,8 +12,10 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <optional>
 #include <set>
 #include <vector>
@@ -75,9 +77,12 @@ class AdmittedSequences {
     SequenceTotals totals_;
     CacheNeed need_;
     enum class NeedIn : std::uint8_t { kNone, kForecast, kPreempted } need_in_ = NeedIn::kNone;
+    std::optional<std::int32_t> urgency_;  // none: it has ended, or will with what is in flight
   };
   // Stays good until the sequence ends.
   using Handle = std::list<Member>::iterator;
+  // Of two that are equally urgent the older one (request.h).
+  static bool goes_before(const Handle& a, const Handle& b);
   struct Older {
     bool operator()(const Handle& a, const Handle& b) const;
   };
@@ -90,13 +95,15 @@ class AdmittedSequences {
 
   // It runs from now on; behind a prefix hit, if it may.
   void admit(Sequence&& sequence);
-  // The oldest preempted one runs again, under a new number. Requires one.
+  // The first preempted one runs again, under a new number. Requires one.
   void admit_preempted(SequenceId id);
   // Looks up its prefix anew: others may have computed more of it by now. Only before it has begun.
   void reuse_prefix(Handle member);
   // Its next chunk of at most `max_tokens` joins `chunks` and is in flight from now on; free or cached blocks join its
   // list.
   void next_chunk(Handle member, int max_tokens, std::vector<SequenceChunk>& chunks);
+  // It goes before all others, until it has got a token or has ended (Request::aged).
+  void age(Handle member);
   // What the chunk in flight came to; its completion if that was its end, and then the handle is void. `results` as in
   // Sequence.
   std::optional<Completion> take_results(Handle member, PassResults& results, double now_s);
@@ -106,13 +113,21 @@ class AdmittedSequences {
   // numbers that the ranks know. Not while any is in flight.
   std::vector<SequenceId> restart_running(SequenceId& last);
 
-  // Prefill and preempted ones: the oldest first; others: the longest in that state first.
+  // Prefill and preempted ones: as goes_before() says; others: the longest in that state first.
   std::vector<Handle> in_state(State state);
   std::size_t count(State state) const { return lists_[static_cast<std::size_t>(state)].size(); }
-  // The oldest of the preempted ones, which is admitted next; requires one.
+  // The preempted one that is admitted before the others; requires one.
   const Member& first_preempted() const { return lists_.back().front(); }
+  // The oldest of all, running and preempted; none if there is none. Looks at all that are preempted.
+  std::optional<Handle> oldest();
+  const Request* oldest() const;
   const std::set<Handle, Older>& running_by_age() const { return running_; }  // the oldest first
   int running() const { return static_cast<int>(running_.size()); }
+  // How many sequences that do not end with what is in flight, running and preempted, have which urgency.
+  const std::map<std::int32_t, int>& urgencies() const { return urgencies_; }
+  // Running ones of this urgency or a lower one, and their forecast. Looks at all, unless they are equally urgent.
+  int running(std::int32_t urgency) const;
+  CacheForecast forecast(std::int32_t urgency) const;
 
   const SequenceTotals& totals() const { return totals_; }
   // Of the running ones.
@@ -133,6 +148,7 @@ class AdmittedSequences {
   void change(Handle member, Edit&& edit);
   void count_anew(Member& member);
   void count_need_anew(Member& member);
+  void count_urgency_anew(Member& member);
   void find_prefix(Member& member);
   void run(Handle member);
   void move(Handle member, State state);
@@ -142,6 +158,7 @@ class AdmittedSequences {
   std::array<std::list<Member>, 4> lists_;  // [state]; preempted ones are the last
   std::set<Handle, Older> running_;
   SequenceTotals totals_;
+  std::map<std::int32_t, int> urgencies_;
   CacheForecast forecast_;
   CacheNeed preempted_need_;
   GrowthRatio growth_ratio_;

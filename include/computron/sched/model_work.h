@@ -6,8 +6,8 @@
 //                               │              │<──────────── not ended ────────────┘
 //                               └─ preempted <─┘
 //
-// Preempted sequences are admitted before anybody who waits. Looking at a model costs the same however many requests
-// and sequences it has.
+// Preempted sequences are admitted before anybody who waits and is no more urgent. Looking at a model costs the same
+// however many requests and sequences it has.
 #pragma once
 
 #include <optional>
@@ -39,6 +39,10 @@ class ModelWork {
   Backlog backlog() const;
   // The oldest request that has not ended; requires one.
   const Request& oldest() const;
+  // The least of all that have not ended, but for what ends with what is in flight. Requires work.
+  std::int32_t urgency() const;
+  // The oldest request goes before all others for a while (Request::aged): others have passed it by for too long.
+  void age_oldest();
   // Requests that wait, and preempted sequences.
   std::size_t to_admit() const;
   std::size_t in_flight() const { return sequences_.count(AdmittedSequences::State::kInFlight); }
@@ -61,8 +65,12 @@ class ModelWork {
   // As WaitingQueue::take_late.
   std::vector<Request> take_late(double now_s) { return waiting_.take_late(now_s); }
   // Whether the next to be admitted is one that was preempted.
-  bool next_is_preempted() const { return sequences_.count(AdmittedSequences::State::kPreempted) > 0; }
-  // Blocks that the running ones and the next to be admitted will come to need at once. Requires one.
+  bool next_is_preempted() const;
+  // The next to be admitted, and how many run that need not make room for it, since they are as urgent. Both require
+  // one to be admitted.
+  const Request& next_to_admit() const;
+  int running_beside_next() const { return sequences_.running(next_to_admit().urgency()); }
+  // Blocks that those and the next to be admitted will come to need at once. Requires one.
   int peak_with_next() const;
   // Requires one. Its sequence has the number `id`.
   void admit_next(SequenceId id);

@@ -24,6 +24,7 @@
 #include <variant>
 #include <vector>
 
+#include "computron/sched/aging.h"
 #include "computron/sched/arrival_queue.h"
 #include "computron/sched/cache_allocator.h"
 #include "computron/sched/open_requests.h"
@@ -92,9 +93,10 @@ class Scheduler {
 
   // Of requests that have ended since the last call, in the order in which they ended.
   std::vector<Completion> take_completions() { return std::exchange(completions_, {}); }
-  // The policy plans ahead, and makes no decision before the input has ended or no more of it fits.
+  // The policy plans ahead, and makes no decision before the input has ended or no more of it fits, or a request comes
+  // that is more urgent than batch work.
   bool waits_for_input() const {
-    return state_->agenda.policy().plans_ahead() && !begun_ && !input_ended_ && !is_full();
+    return state_->agenda.policy().plans_ahead() && !begun_ && !input_ended_ && !is_full() && !any_interactive_;
   }
   // Whether a request that has arrived by `now_s` is not done.
   bool has_work(double now_s) const;
@@ -132,6 +134,9 @@ class Scheduler {
   PassPlanner passes_;
 
   ArrivalQueue arriving_;  // next() takes from it what has arrived
+  Aging aging_;
+  bool any_urgency_ = false, any_interactive_ = false;  // requests of another priority than 0, of a lower one, were
+                                                        // submitted
   OpenRequests open_;
   bool input_ended_ = false, input_closed_ = false;
   bool begun_ = false;  // a decision has been made

@@ -1,0 +1,264 @@
+// Requests of several priorities and tenants: who waits for whom, and for how long.
+
+#include <gmock/gmock.h>
+
+#include <map>
+#include <random>
+#include <set>
+
+#include "tests/sched/driver.h"
+
+namespace computron::test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+Request with(Request request, std::int32_t priority, std::uint64_t tenant = 0) {
+  request.priority = priority;
+  request.tenant = tenant;
+  request.ignore_eos = true;
+  return request;
+}
+
+// --- The queue --------------------------------------------------------------------------------------------------
+
+std::vector<RequestId> popped(WaitingQueue& queue) {
+  std::vector<RequestId> ids;
+  while (!queue.empty()) ids.push_back(queue.pop().id);
+  return ids;
+}
+
+TEST(WaitingQueueClasses, TheMostUrgentGoFirstThenTheOldest) {
+  WaitingQueue queue(kBlockTokens);
+  const std::int32_t priorities[] = {0, 5, -1, 0, -1, -3};
+  for (RequestId id = 0; id < 6; ++id) queue.push(with(make_request(id, 0, 5, 1, 0.1 * id), priorities[id]));
+  EXPECT_EQ(queue.size(), 6u);
+  EXPECT_EQ(queue.oldest().id, 0u);
+  EXPECT_THAT(popped(queue), ElementsAre(5, 2, 4, 0, 3, 1));
+  EXPECT_EQ(queue.backlog().prompt_tokens, 0u);
+}
+
+TEST(WaitingQueueClasses, TheOldestGoesFirstOnceItHasAged) {
+  WaitingQueue queue(kBlockTokens);
+  for (RequestId id = 0; id < 4; ++id) queue.push(with(make_request(id, 0, 5, 1, 0.1 * id), id == 0 ? 7 : -1));
+  queue.age_oldest();
+  EXPECT_EQ(queue.oldest().id, 0u);
+  EXPECT_TRUE(queue.front().aged);
+  std::vector<RequestId> recalled;
+  for (const Request& request : queue.take_youngest(9)) recalled.push_back(request.id);
+  EXPECT_THAT(recalled, ElementsAre(3, 2, 1)) << "it is about to begin here";
+  EXPECT_THAT(popped(queue), ElementsAre(0));
+}
+
+// A tenant of long prompts has as many tokens as one of short ones, not as many requests.
+TEST(WaitingQueueClasses, TenantsAreServedEquallyManyTokens) {
+  WaitingQueue queue(kBlockTokens);
+  for (RequestId id = 0; id < 40; ++id) queue.push(with(make_request(id, 0, 30, 1), 0, 1));
+  for (RequestId id = 100; id < 140; ++id) queue.push(with(make_request(id, 0, 10, 1), 0, 2));
+  int of_first = 0;
+  for (int i = 0; i < 40; ++i) of_first += queue.pop().id < 100;
+  EXPECT_EQ(of_first, 10);
+  queue.charge_generated(2, 1000);
+  for (int i = 0; i < 5; ++i) EXPECT_LT(queue.pop().id, 100u) << "the other one has got 2,000 tokens more";
+}
+
+TEST(WaitingQueueClasses, ATenantThatWasAwayHasNoCreditForIt) {
+  WaitingQueue queue(kBlockTokens);
+  for (RequestId id = 0; id < 100; ++id) queue.push(with(make_request(id, 0, 10, 1), 0, 1));
+  for (int i = 0; i < 50; ++i) queue.pop();
+  for (RequestId id = 100; id < 150; ++id) queue.push(with(make_request(id, 0, 10, 1), 0, 2));
+  int of_late = 0;
+  for (int i = 0; i < 20; ++i) of_late += queue.pop().id >= 100;
+  EXPECT_GE(of_late, 9);
+  EXPECT_LE(of_late, 11);
+}
+
+// Against a list that is searched.
+TEST(WaitingQueueClasses, AnyOrderOfEventsLeavesTheRightOneInFront) {
+  std::mt19937_64 random(3);
+  WaitingQueue queue(kBlockTokens);
+  std::vector<Request> list;
+  for (RequestId id = 0; id < 4000; ++id) {
+    const auto what = random() % 8;
+    if (what < 4) {
+      const auto priority = static_cast<std::int32_t>(random() % 3) - 1;
+      const Request request = with(make_request(id, 0, 5, 1, 0.01 * static_cast<double>(random() % 1000)), priority);
+      list.push_back(request);
+      queue.push(request);
+    } else if (what < 6 && !list.empty()) {
+      const auto first = std::ranges::min_element(list, goes_before);
+      ASSERT_EQ(queue.pop().id, first->id);
+      list.erase(first);
+    } else if (what == 6 && !list.empty()) {
+      std::ranges::min_element(list, arrives_earlier)->aged = true;
+      queue.age_oldest();
+    } else if (what == 7) {
+      for (const Request& taken : queue.take_youngest(2)) {
+        const auto youngest = std::ranges::max_element(
+            list, [](const Request& a, const Request& b) { return a.aged != b.aged ? a.aged : arrives_earlier(a, b); });
+        ASSERT_EQ(taken.id, youngest->id);
+        list.erase(youngest);
+      }
+    }
+    ASSERT_EQ(queue.size(), list.size());
+    if (list.empty()) continue;
+    ASSERT_EQ(queue.front().id, std::ranges::min_element(list, goes_before)->id);
+    ASSERT_EQ(queue.oldest().id, std::ranges::min_element(list, arrives_earlier)->id);
+  }
+}
+
+// --- The scheduler ----------------------------------------------------------------------------------------------
+
+// Of requests, by the tokens that tell them, the first step that has each.
+std::map<RequestId, const ExecutedStep*> first_steps(const Driver& driver) {
+  std::map<RequestId, const ExecutedStep*> first;
+  for (const ExecutedStep& executed : driver.steps()) {
+    for (const SequenceChunk& chunk : executed.step.chunks) {
+      if (const auto request = tells_request(chunk.tokens[0])) first.try_emplace(*request, &executed);
+    }
+  }
+  return first;
+}
+
+// Passes that end between a request's arrival and its own first one.
+std::size_t passes_before(const Driver& driver, const ExecutedStep& own, double arrival_s) {
+  std::size_t passes = 0;
+  for (const ExecutedStep& other : driver.steps()) {
+    const bool pass = !other.step.chunks.empty() && other.step.id < own.step.id;
+    passes += pass && other.finished_s > arrival_s;
+  }
+  return passes;
+}
+
+constexpr RequestId kFirstInteractive = 1000;
+
+// Policy and stages.
+class Classes : public ::testing::TestWithParam<std::tuple<const char*, int>> {
+ protected:
+  static int stages() { return std::get<int>(GetParam()); }
+  static FakeModel model(int pages) {
+    FakeModel model = small_model(pages);
+    model.pages.assign(static_cast<std::size_t>(stages()), pages);
+    model.layers.assign(static_cast<std::size_t>(stages()), 1);
+    return model;
+  }
+  static SchedulerOptions options(int frames) {
+    SchedulerOptions options{.frames = frames, .max_batch_tokens = 16, .max_seqs = 6, .steps_in_flight = stages() + 1};
+    options.costs = {.link_bytes_per_s = kPageBytes / 0.0005, .memory_bytes_per_s = 1e12, .step_s = 1e-3};
+    return options;
+  }
+  // Batch work of the first model without end, and requests of model `interactive` now and then.
+  static void submit(Driver& driver, ModelId interactive, int count, double every_s) {
+    for (RequestId id = 0; id < 150; ++id) driver.submit(with(make_request(id, 0, 20, 20), 0));
+    for (int i = 0; i < count; ++i) {
+      const double arrival_s = 0.05 + every_s * i;
+      const RequestId id = kFirstInteractive + static_cast<RequestId>(i);
+      driver.submit(with(make_request(id, interactive, 10, 4, arrival_s), Request::kInteractive), arrival_s);
+    }
+  }
+  static void expect_short_waits(const Driver& driver) {
+    for (const auto& [id, step] : first_steps(driver)) {
+      if (id < kFirstInteractive) continue;
+      const double arrival_s = driver.completion(id).arrival_s;
+      EXPECT_LE(passes_before(driver, *step, arrival_s), static_cast<std::size_t>(stages()) + 1) << "request " << id;
+    }
+  }
+};
+
+TEST_P(Classes, AnInteractiveRequestOfAResidentModelWaitsForThePassesInFlightAlone) {
+  for (const ModelId interactive : {0U, 1U}) {
+    const FakeModelList model_list({model(3), model(2)});
+    Driver driver(model_list, options(100), std::get<const char*>(GetParam()));
+    submit(driver, interactive, 20, 0.037);
+    ASSERT_EQ(driver.run(), "");
+    const RequestId last = driver.finished().back();
+    EXPECT_LT(last, kFirstInteractive) << "there was batch work all the time";
+    expect_short_waits(driver);
+  }
+}
+
+// The batch's sequences stay where they are: nothing of them is computed twice.
+TEST_P(Classes, ASwapBeginsAtOnceAndTheBatchKeepsItsCache) {
+  const FakeModelList model_list({model(8), model(8)});
+  Driver driver(model_list, options(14), std::get<const char*>(GetParam()));
+  submit(driver, 1, 8, 0.1);
+  ASSERT_EQ(driver.run(), "");
+  EXPECT_EQ(driver.preemptions(), 0u);
+  std::set<RequestId> begun;
+  std::map<RequestId, double> fetched_s;
+  for (const ExecutedStep& executed : driver.steps()) {
+    for (const SequenceChunk& chunk : executed.step.chunks) {
+      const auto request = tells_request(chunk.tokens[0]);
+      const bool first = !request || begun.insert(*request).second;
+      EXPECT_TRUE(first) << "request " << *request << " is computed again";
+    }
+    const bool fetches =
+        std::ranges::any_of(executed.step.stages[0].fetches, [](const Fetch& f) { return f.model == 1; });
+    if (fetches) fetched_s.emplace(executed.step.id, executed.planned_s);
+  }
+  std::size_t swaps = 0;
+  for (const auto& [id, step] : first_steps(driver)) {
+    if (id < kFirstInteractive) continue;
+    const double arrival_s = driver.completion(id).arrival_s;
+    swaps += std::ranges::any_of(fetched_s, [&](const auto& fetch) { return fetch.second == arrival_s; });
+  }
+  EXPECT_GE(swaps, 7u) << "of 8: fetching begins in the decision in which the request arrives";
+}
+
+// Interactive requests that take all of the machine leave the others a token every kMaxWait_s (driver.h checks that).
+TEST_P(Classes, TheBatchGetsOnWhileInteractiveRequestsTakeAllThereIs) {
+  for (const ModelId batch : {0U, 1U}) {
+    const FakeModelList model_list({model(8), model(8)});
+    Driver driver(model_list, options(16), std::get<const char*>(GetParam()));
+    for (RequestId id = 0; id < 4; ++id) driver.submit(with(make_request(id, batch, 20, 3), static_cast<int>(id)));
+    for (RequestId id = 0; id < 500; ++id) {
+      driver.submit(with(make_request(kFirstInteractive + id, 0, 10, 6, 0.002 * id), -1), 0.002 * id);
+    }
+    ASSERT_EQ(driver.run(), "");
+    EXPECT_GT(driver.completion(kFirstInteractive + 499).finished_s, 1.2) << "they are too few to take all";
+    EXPECT_LT(driver.completion(0).finished_s, 1.1) << "3 tokens in 5 times kMaxWait_s at most";
+  }
+}
+
+TEST_P(Classes, SequencesGiveWayWhereTheCacheHasNoRoomForMore) {
+  const FakeModelList model_list({model(2)});
+  Driver driver(model_list, options(6), std::get<const char*>(GetParam()));
+  for (RequestId id = 0; id < 40; ++id) driver.submit(with(make_request(id, 0, 60, 60), 0));
+  for (RequestId id = 0; id < 12; ++id) {
+    const double arrival_s = 0.05 + 0.043 * static_cast<double>(id);
+    driver.submit(with(make_request(kFirstInteractive + id, 0, 16, 16, arrival_s), -1), arrival_s);
+  }
+  ASSERT_EQ(driver.run(), "");
+  expect_short_waits(driver);
+  EXPECT_GT(driver.preemptions(), 0u);
+}
+
+TEST_P(Classes, LowerPrioritiesOfBatchGoFirstToo) {
+  const FakeModelList model_list({model(2), model(2)});
+  SchedulerOptions one = options(100);
+  one.max_seqs = 1;
+  Driver driver(model_list, one, std::get<const char*>(GetParam()));
+  const std::int32_t priorities[] = {3, 1, 2, 0};
+  for (RequestId id = 0; id < 4; ++id) driver.submit(with(make_request(id, id % 2, 5, 3), priorities[id]));
+  ASSERT_EQ(driver.run(), "");
+  EXPECT_THAT(driver.finished(), ElementsAre(3, 1, 2, 0));
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, Classes,
+                         ::testing::Combine(::testing::Values("fifo", "balanced", "throughput"),
+                                            ::testing::Values(1, 2, 4)));
+
+TEST(ClassesPolicies, ThroughputDoesNotWaitForTheInputWhereSomebodyWaits) {
+  const FakeModelList model_list({small_model(2)});
+  Scheduler scheduler(model_list.shapes(), model_list.names(), make_throughput_policy(),
+                      {.frames = 100, .max_batch_tokens = 16});
+  scheduler.submit(with(make_request(0, 0, 5, 1), 0));
+  EXPECT_TRUE(scheduler.waits_for_input());
+  scheduler.submit(with(make_request(1, 0, 5, 1), Request::kInteractive));
+  EXPECT_FALSE(scheduler.waits_for_input());
+  EXPECT_TRUE(std::holds_alternative<PlannedStep>(scheduler.next(0)));
+}
+
+}  // namespace
+}  // namespace computron::test
