@@ -90,7 +90,7 @@ bool BatchFrontEnd::take_deferred(Dispatcher& dispatcher, double now) {
     --queues_[line->model].waiting;
     if (const auto* failure = std::get_if<RequestFailure>(&line->incoming.content)) {
       fail(line->incoming, *failure);
-      if (line->ahead) deferred_.begun(line->model);
+      if (line->ahead) deferred_.begun(line->model, line->priority);
     } else {
       submit(std::move(line->incoming), line->arrival_s, {.now = now, .deferred = true, .ahead = line->ahead},
              dispatcher);
@@ -156,6 +156,7 @@ void BatchFrontEnd::submit(IncomingRequest incoming, double arrival_s, const Tur
   RequestParts& parts = std::get<RequestParts>(unfinished.incoming.content);
   unfinished.ahead = turn.ahead;
   unfinished.model = parts.front().model;
+  unfinished.priority = parts.front().priority;
   ++queues_[unfinished.model].waiting;
   for (Request& request : parts) {
     request.arrival_s = arrival_s;
@@ -186,7 +187,7 @@ void BatchFrontEnd::put_results(std::vector<Completion> completions, double /*no
 // One that has begun, or has ended before it did.
 void BatchFrontEnd::leave_queue(const UnfinishedLine& line) {
   --queues_[line.model].waiting;
-  if (line.ahead) deferred_.begun(line.model);
+  if (line.ahead) deferred_.begun(line.model, line.priority);
 }
 
 void BatchFrontEnd::put_result(const UnfinishedLine& line) {

@@ -515,6 +515,24 @@ TEST(Deferred, ModelOfHigherPriorityBehindTheMassBeginsFirst) {
   }
 }
 
+// Of the same model.
+TEST(Deferred, InteractiveLineBehindTheMassBeginsFirst) {
+  for (const char* policy : kPolicies) {
+    SCOPED_TRACE(policy);
+    Batch batch(policy);
+    std::vector<std::string> lines = mass_and_one(0);
+    lines.back() = Batch::line_of(kMass, 0, "opt-a");
+    lines.back().insert(lines.back().find("\"max_tokens\""), R"("service_tier":"priority",)");
+    batch.write_input(lines);
+    batch.defer_beyond(4, 2);
+    Parts parts = batch.make_parts();
+    take_all_there_is(parts, 7);
+    const Decision decision = parts.dispatcher.next(0, 0);
+    ASSERT_TRUE(std::holds_alternative<PlannedStep>(decision));
+    EXPECT_EQ(std::get<PlannedStep>(decision).begun.front(), kMass);
+  }
+}
+
 // What fills the scheduler comes later than what stands behind it in the file.
 TEST(Deferred, LineThatHasArrivedBeginsBeforeAMassThatHasNot) {
   for (const char* policy : kPolicies) {

@@ -10,8 +10,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-DeferredLine line(RequestId number, ModelId model, double arrival_s = 0) {
-  return {.place = {.line = number}, .arrival_s = arrival_s, .model = model};
+DeferredLine line(RequestId number, ModelId model, double arrival_s = 0, std::int32_t priority = 0) {
+  return {.place = {.line = number}, .arrival_s = arrival_s, .model = model, .priority = priority};
 }
 
 std::vector<RequestId> take_all(DeferredRequests& deferred, double now_s) {
@@ -61,6 +61,22 @@ TEST(DeferredRequests, EachModelMayHaveItsFirstLinesAhead) {
   deferred.begun(0);
   EXPECT_THAT(take_all_ahead(deferred, 0), ElementsAre(2, 3));
   EXPECT_THAT(take_all(deferred, 0), ElementsAre(4));
+}
+
+TEST(DeferredRequests, InteractiveLinesAreTakenFirstAndHaveAPlaceAheadOfTheirOwn) {
+  DeferredRequests deferred({0, 5}, 1);
+  for (RequestId number = 0; number < 3; ++number) deferred.push(line(number, 0));
+  EXPECT_THAT(take_all_ahead(deferred, 0), ElementsAre(0));
+  deferred.push(line(3, 1));
+  deferred.push(line(4, 0, 0, 2));
+  deferred.push(line(5, 0, 0, -1));
+  deferred.push(line(6, 0, 0, -2));
+  EXPECT_THAT(take_all_ahead(deferred, 0), ElementsAre(6, 3)) << "there is one of the first model ahead";
+  deferred.begun(0, 0);
+  EXPECT_THAT(take_all_ahead(deferred, 0), ElementsAre()) << "an interactive one is ahead, and the next is one";
+  deferred.begun(0, -2);
+  EXPECT_THAT(take_all_ahead(deferred, 0), ElementsAre(5, 1));
+  EXPECT_THAT(take_all(deferred, 0), ElementsAre(2, 4));
 }
 
 TEST(DeferredRequests, NoLineGoesAheadBeforeItHasArrived) {

@@ -60,6 +60,7 @@ class BatchFrontEnd : public FrontEnd {
     bool ahead = false;   // it was deferred, and submitted ahead of its turn
     Ticket noted_by = 0;  // of the note that it has begun
     ModelId model = 0;
+    std::int32_t priority = 0;
   };
 
   // How a line comes to be submitted.
