@@ -108,6 +108,53 @@ TEST(WaitingQueueClasses, AnyOrderOfEventsLeavesTheRightOneInFront) {
   }
 }
 
+// Prompts when they are admitted, answers token for token.
+TEST(ModelWorkClasses, TenantsAreChargedForWhatIsGenerated) {
+  ModelWork work(kBlockTokens, {});
+  work.set_blocks(9);
+  work.enqueue(with(make_request(0, 0, 10, 50), 0, 1));
+  work.enqueue(with(make_request(1, 0, 10, 1, 0.1), 0, 1));
+  work.enqueue(with(make_request(2, 0, 12, 1, 0.2), 0, 2));
+  work.enqueue(with(make_request(3, 0, 9, 1, 0.3), 0, 2));
+  work.admit_next(1);
+  for (StepId step = 1; step <= 8; ++step) {
+    const PassPlan pass = work.choose({.tokens = 100, .prompt_tokens = 100, .logit_rows = 100, .blocks = 9});
+    std::vector<SequenceChunk> chunks;
+    const auto members = work.begin_pass(pass, step, /*now_s=*/0, chunks);
+    const SampledRow row{.token = 3, .top = {}};
+    PassResults results{.rows = {&row, 1}};
+    EXPECT_FALSE(work.take_results(members.at(0), results, 1).has_value());
+  }
+  EXPECT_EQ(work.next_to_admit().id, 2u);
+  work.admit_next(2);
+  EXPECT_EQ(work.next_to_admit().id, 3u) << "12 tokens of one's prompt, 10 + 2 x 8 of the other's";
+}
+
+// Until its next token: then the more urgent ones have their turn again.
+TEST(ModelWorkClasses, WhoHasAgedGoesFirstUntilItsNextToken) {
+  ModelWork work(kBlockTokens, {});
+  work.set_blocks(9);
+  work.enqueue(with(make_request(0, 0, 10, 50), 5));
+  work.enqueue(with(make_request(1, 0, 10, 50, 0.1), -1));
+  EXPECT_EQ(work.next_to_admit().id, 1u);
+  work.age_oldest();
+  EXPECT_EQ(work.next_to_admit().id, 0u);
+  EXPECT_TRUE(work.next_to_admit().aged);
+  work.admit_next(1);
+  EXPECT_LT(work.urgency(), -1);
+  for (StepId step = 1; step <= 2; ++step) {  // a prompt in two chunks
+    const PassPlan pass = work.choose({.tokens = 6, .prompt_tokens = 6, .logit_rows = 6, .blocks = 9});
+    std::vector<SequenceChunk> chunks;
+    const auto members = work.begin_pass(pass, step, /*now_s=*/0, chunks);
+    const SampledRow row{.token = 3, .top = {}};
+    PassResults results;
+    if (step == 2) results.rows = {&row, 1};
+    EXPECT_FALSE(work.take_results(members.at(0), results, 1).has_value());
+    EXPECT_EQ(work.oldest().aged, step == 1);
+  }
+  EXPECT_EQ(work.urgency(), -1);
+}
+
 // --- The scheduler ----------------------------------------------------------------------------------------------
 
 // Of requests, by the tokens that tell them, the first step that has each.
@@ -232,6 +279,23 @@ TEST_P(Classes, SequencesGiveWayWhereTheCacheHasNoRoomForMore) {
   ASSERT_EQ(driver.run(), "");
   expect_short_waits(driver);
   EXPECT_GT(driver.preemptions(), 0u);
+}
+
+// Several at once: they run together, though the batch's cache would leave room for one.
+TEST_P(Classes, CachesOfOtherModelsGiveWayToAllThatIsMoreUrgent) {
+  const FakeModelList model_list({model(2), model(2)});
+  Driver driver(model_list, options(10), std::get<const char*>(GetParam()));
+  for (RequestId id = 0; id < 20; ++id) driver.submit(with(make_request(id, 0, 100, 40), 0));
+  for (RequestId id = 0; id < 4; ++id) {
+    driver.submit(with(make_request(kFirstInteractive + id, 1, 3, 60, 0.2), -1), 0.2);
+  }
+  ASSERT_EQ(driver.run(), "");
+  double first_s = 1e9, last_s = 0;
+  for (RequestId id = 0; id < 4; ++id) {
+    first_s = std::min(first_s, driver.completion(kFirstInteractive + id).finished_s);
+    last_s = std::max(last_s, driver.completion(kFirstInteractive + id).first_token_s);
+  }
+  EXPECT_LT(last_s, first_s) << "the last begins before the first has ended";
 }
 
 TEST_P(Classes, LowerPrioritiesOfBatchGoFirstToo) {
