@@ -60,6 +60,7 @@ Dispatcher::Dispatcher(Scheduler& scheduler)
 
 void Dispatcher::submit(Request request) {
   const bool held = holds_ && (collects() || request.arrival_s > now_s_);
+  any_interactive_ |= request.priority < 0;
   if (held) return held_.push(std::move(request));
   const std::size_t group = choose(request);
   give(group, std::move(request));
@@ -68,7 +69,7 @@ void Dispatcher::submit(Request request) {
 // Gives what has arrived to the groups, whole lines, and no more than fits between two polls.
 void Dispatcher::release(double now_s) {
   if (collects()) {
-    if (!input_ended_ && !is_full()) return;
+    if (waits_for_input()) return;
     plan();
   }
   int lines = 0;
@@ -201,7 +202,7 @@ std::size_t Dispatcher::waiting_bytes() const { return held_.bytes() + waiting_b
 
 bool Dispatcher::waits_for_input() const {
   if (!holds_) return scheduler(0).waits_for_input();
-  return collects() && !input_ended_ && !is_full();
+  return collects() && !input_ended_ && !is_full() && !any_interactive_;
 }
 
 bool Dispatcher::has_work(double now_s) const {

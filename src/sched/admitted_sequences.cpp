@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 namespace computron {
@@ -85,7 +86,10 @@ void AdmittedSequences::next_chunk(Handle member, int max_tokens, std::vector<Se
   });
 }
 
-void AdmittedSequences::age(Handle member) {
+void AdmittedSequences::age_oldest() {
+  const Member* const first = oldest();
+  std::list<Member>& of_state = list_of(first->state_);
+  const Handle member = std::ranges::find_if(of_state, [first](const Member& other) { return &other == first; });
   change(member, [&](Sequence& sequence) {
     sequence.set_aged(true);
     move(member, member->state_);
@@ -143,24 +147,28 @@ std::vector<AdmittedSequences::Handle> AdmittedSequences::in_state(State state) 
   return members;
 }
 
-std::optional<AdmittedSequences::Handle> AdmittedSequences::oldest() {
-  std::optional<Handle> oldest;
-  const auto consider = [&oldest](Handle member) {
-    if (!oldest || Older{}(member, *oldest)) oldest = member;
+const AdmittedSequences::Member* AdmittedSequences::oldest(std::optional<std::int32_t> urgency) const {
+  const auto counts = [&](const Member& member) {
+    return !urgency || member.sequence().request().urgency() == *urgency;
   };
-  if (!running_.empty()) consider(*running_.begin());
-  std::list<Member>& preempted = list_of(State::kPreempted);
-  for (auto member = preempted.begin(); member != preempted.end(); ++member) consider(member);
+  const auto running = std::ranges::find_if(running_, [&](const Handle& member) { return counts(*member); });
+  const Member* oldest = running == running_.end() ? nullptr : &**running;
+  for (const Member& member : lists_.back()) {
+    const Request& request = member.sequence().request();
+    if (counts(member) && (oldest == nullptr || arrives_earlier(request, oldest->sequence().request()))) {
+      oldest = &member;
+    }
+  }
   return oldest;
 }
 
-const Request* AdmittedSequences::oldest() const {
-  const Request* oldest = running_.empty() ? nullptr : &(*running_.begin())->sequence().request();
-  for (const Member& member : lists_.back()) {
-    const Request& request = member.sequence().request();
-    if (oldest == nullptr || arrives_earlier(request, *oldest)) oldest = &request;
+std::optional<AdmittedSequences::Handle> AdmittedSequences::last_behind(const Request& request) {
+  std::optional<Handle> last;
+  for (const Handle& member : running_) {
+    const bool may = member->state() != State::kInFlight && computron::goes_before(request, member->sequence().request());
+    if (may && (!last || goes_before(*last, member))) last = member;
   }
-  return oldest;
+  return last;
 }
 
 // To the list's end, but prefill and preempted ones in the order of goes_before(): almost always the last.
@@ -215,15 +223,38 @@ void AdmittedSequences::count_need_anew(Member& member) {
 }
 
 void AdmittedSequences::count_urgency_anew(Member& member) {
-  const bool counts = member.totals_.backlog.generated_tokens > 0;
-  const auto now = counts ? std::optional(member.sequence_.request().urgency()) : std::nullopt;
-  if (now == member.urgency_) return;
-  if (now) ++urgencies_[*now];
+  const SequenceTotals& totals = member.totals_;
   if (member.urgency_) {
-    const auto before = urgencies_.find(*member.urgency_);
-    if (--before->second == 0) urgencies_.erase(before);
+    UrgencyTotals& before = urgencies_[*member.urgency_];
+    before.all -= 1;
+    before.running -= member.of_urgency_.running;
+    before.catching_up -= member.of_urgency_.catching_up;
   }
-  member.urgency_ = now;
+  const std::int32_t urgency = member.sequence_.request().urgency();
+  const bool counts = totals.backlog.generated_tokens > 0;
+  if (counts) {
+    member.of_urgency_ = {1, static_cast<int>(totals.unfinished), totals.catching_up};
+    UrgencyTotals& now = urgencies_[urgency];
+    now.all += 1;
+    now.running += member.of_urgency_.running;
+    now.catching_up += member.of_urgency_.catching_up;
+  }
+  const auto before = member.urgency_ ? urgencies_.find(*member.urgency_) : urgencies_.end();
+  if (before != urgencies_.end() && before->second.all == 0) urgencies_.erase(before);
+  member.urgency_ = counts ? std::optional(urgency) : std::nullopt;
+}
+
+UrgencyTotals AdmittedSequences::of_urgency(std::int32_t urgency) const {
+  const auto found = urgencies_.find(urgency);
+  return found == urgencies_.end() ? UrgencyTotals{} : found->second;
+}
+
+std::int32_t AdmittedSequences::least_priority() const {
+  std::int32_t least = std::numeric_limits<std::int32_t>::max();
+  for (const Handle& member : running_) {
+    if (member->totals_.unfinished > 0) least = std::min(least, member->sequence().request().priority);
+  }
+  return least;
 }
 
 int AdmittedSequences::running(std::int32_t urgency) const {

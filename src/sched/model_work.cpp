@@ -15,11 +15,24 @@ Backlog ModelWork::backlog() const {
 }
 
 const Request& ModelWork::oldest() const {
-  const Request* const admitted = sequences_.oldest();
-  if (admitted == nullptr || (!waiting_.empty() && arrives_earlier(waiting_.oldest(), *admitted))) {
-    return waiting_.oldest();
-  }
-  return *admitted;
+  const auto* const admitted = sequences_.oldest();
+  const bool waits = admitted == nullptr ||
+                     (!waiting_.empty() && arrives_earlier(waiting_.oldest(), admitted->sequence().request()));
+  return waits ? waiting_.oldest() : admitted->sequence().request();
+}
+
+bool ModelWork::oldest_in_flight() const {
+  const auto* const admitted = sequences_.oldest();
+  return admitted != nullptr && admitted->sequence().in_flight() && &admitted->sequence().request() == &oldest();
+}
+
+const Request& ModelWork::oldest_urgent() const {
+  const std::int32_t urgency = this->urgency();
+  const auto* const admitted = sequences_.oldest(urgency);
+  if (waiting_.empty() || waiting_.front().urgency() != urgency) return admitted->sequence().request();
+  const Request& waits = waiting_.oldest_urgent();
+  const bool is_older = admitted == nullptr || arrives_earlier(waits, admitted->sequence().request());
+  return is_older ? waits : admitted->sequence().request();
 }
 
 std::int32_t ModelWork::urgency() const {
@@ -30,10 +43,9 @@ std::int32_t ModelWork::urgency() const {
 }
 
 void ModelWork::age_oldest() {
-  const Request* const oldest = &this->oldest();
-  const auto admitted = sequences_.oldest();
-  if (admitted && &(*admitted)->sequence().request() == oldest) {
-    sequences_.age(*admitted);
+  const auto* const admitted = sequences_.oldest();
+  if (admitted != nullptr && &admitted->sequence().request() == &oldest()) {
+    sequences_.age_oldest();
   } else {
     waiting_.age_oldest();
   }
@@ -93,6 +105,14 @@ void ModelWork::admit_next(SequenceId id) {
   }
 }
 
+bool ModelWork::preempt_for_next(std::vector<SequenceId>& released) {
+  const auto last = sequences_.last_behind(next_to_admit());
+  if (!last) return false;
+  if ((*last)->sequence().begun()) released.push_back((*last)->sequence().id());
+  sequences_.preempt(*last);
+  return true;
+}
+
 std::vector<ModelWork::Handle> ModelWork::begin_pass(const PassPlan& pass, StepId step, double now_s,
                                                      std::vector<SequenceChunk>& chunks) {
   std::vector<Handle> members;
@@ -121,11 +141,12 @@ std::vector<ModelWork::Handle> ModelWork::begin_pass(const PassPlan& pass, StepI
 }
 
 std::optional<Completion> ModelWork::take_results(Handle member, PassResults& results, double now_s) {
+  const std::int32_t priority = member->sequence().request().priority;
   const std::uint64_t tenant = member->sequence().request().tenant;
   const int to_come = member->sequence().tokens_to_come();
   std::optional<Completion> completion = sequences_.take_results(member, results, now_s);
   const int left = completion ? std::max(to_come - 1, 0) : member->sequence().tokens_to_come();
-  waiting_.charge_generated(tenant, to_come - left);
+  waiting_.charge_generated(priority, tenant, to_come - left);
   return completion;
 }
 

@@ -8,16 +8,6 @@
 #include "computron/model/pass.h"
 
 namespace computron {
-namespace {
-
-// Whether the model's next request joins its running sequences where there is no continuous batching: a batch is one of
-// batch requests, so those that are more urgent join, and find none where only such run.
-bool joins_batch(const ModelWork& work) {
-  const auto& urgencies = work.sequences().urgencies();
-  return work.next_to_admit().urgency() < 0 || urgencies.lower_bound(0) == urgencies.end();
-}
-
-}  // namespace
 
 std::optional<ModelId> PassPlanner::model_to_fill_in(double now_s) const {
   const RunOrder& order = state_.agenda.run_order();
@@ -43,14 +33,30 @@ std::optional<PassPlan> PassPlanner::plan(ModelId model) {
 }
 
 // Preempted sequences and waiting requests run from now on, while there is room for the cache that they and the running
-// ones will probably come to.
+// ones will probably come to. Without continuous batching requests that are equally urgent are a batch: a request joins
+// a model's running sequences where it goes before all of them.
 void PassPlanner::admit(ModelId model) {
   const ModelWork& work = state_.work[model];
+  if (work.to_admit() == 0) return;
   const bool joins = state_.agenda.policy().continuous_batching() || work.sequences().totals().unfinished == 0;
-  const auto may_join = [&] { return joins || work.next_is_preempted() || joins_batch(work); };
-  while (work.to_admit() > 0 && may_join() && admits(model)) {
+  const std::int32_t batch = joins ? 0 : work.sequences().least_priority();
+  const auto may_join = [&] {
+    return joins || work.next_is_preempted() || work.next_to_admit().aged || work.next_to_admit().priority < batch;
+  };
+  while (work.to_admit() > 0 && may_join() && admits(model) && make_room(model)) {
     state_.work.edit(model, [this](ModelWork& edited) { edited.admit_next(++state_.last_sequence); });
   }
+}
+
+// Sequences that are less urgent than others run beyond `max_seqs` with their caches, but no more than as many: however
+// many urgencies there are, those that go before them preempt the last ones.
+bool PassPlanner::make_room(ModelId model) {
+  while (state_.work[model].sequences().running() >= 2 * state_.options.max_seqs) {
+    std::vector<SequenceId> released;
+    if (!state_.work.edit(model, [&](ModelWork& edited) { return edited.preempt_for_next(released); })) return false;
+    for (const SequenceId id : released) state_.close(id);
+  }
+  return true;
 }
 
 // Others make room for the first model's only sequence, whatever it takes. Sequences that are less urgent than the next

@@ -29,7 +29,7 @@ class FifoPolicy : public Policy {
  public:
   using Policy::Policy;
   RunKey run_key(const ModelView& view, const ActiveModel& active, double) const override {
-    const bool runs = view.model == active.model && view.running > 0;
+    const bool runs = view.model == active.model && view.running_urgent > 0;
     return {runs ? 0 : 1, view.oldest_arrival_s, view.oldest_request, view.model};
   }
   bool continuous_batching() const override { return false; }
@@ -74,9 +74,10 @@ class ThroughputPolicy : public Policy {
  public:
   using Policy::Policy;
   bool plans_ahead() const override { return true; }
-  // Johnson's rule: those whose transfer is shorter than their compute go first, the shortest transfer foremost; then
+  // Who is waited for is served in order. Of batch work Johnson's rule: those whose transfer is shorter than their compute go first, the shortest transfer foremost; then
   // the others, the shortest compute last.
   RunKey run_key(const ModelView& view, const ActiveModel& active, double) const override {
+    if (view.urgency < 0) return {0, view.oldest_arrival_s, view.oldest_request, view.model};
     const bool shorter_transfer = view.missing_s < view.compute_s;
     const std::int64_t by_priority = 2 * -static_cast<std::int64_t>(view.priority) + (shorter_transfer ? 0 : 1);
     const bool runs = view.model == active.model;

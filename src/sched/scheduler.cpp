@@ -27,13 +27,14 @@ ModelView view_of(const SchedulerState& state, ModelId model) {
                  .pinned = state.models[model].pinned,
                  .priority = state.models[model].priority};
   if (!view.has_work()) return view;
-  const Request& oldest = work.oldest();
+  const Request& oldest = work.oldest_urgent();
   const Backlog backlog = work.backlog();
   view.oldest_arrival_s = oldest.arrival_s;
   view.oldest_request = oldest.id;
   view.waiting_since_s = std::max(view.oldest_arrival_s, work.last_pass_s());
   view.arrivals_s = backlog.arrivals_s;
   view.urgency = work.urgency();
+  view.running_urgent = static_cast<std::size_t>(work.sequences().of_urgency(view.urgency).running);
   view.compute_s = state.costs.backlog_s(model, {view.requests(), backlog.prompt_tokens, backlog.generated_tokens},
                                          state.options.max_batch_tokens, state.options.max_seqs);
   return view;
@@ -79,6 +80,28 @@ double computed_in_flight_s(const SchedulerState& state, double now_s) {
     if (step.rows > 0) all_s += state.costs.bottleneck_s(step.model, step.rows);
   }
   return std::max(all_s - (state.computed_s(now_s) - now_s), 0.0);
+}
+
+// Who has lost a cache gets it back before anybody ages, else two models might evict each other's for ever: of the
+// active model the most urgent ones, which nobody goes before.
+bool catches_up(const SchedulerState& state, const ActiveModel& active) {
+  if (!active.model) return false;
+  const ModelWork& work = state.work[*active.model];
+  return work.sequences().of_urgency(work.urgency()).catching_up > 0;
+}
+
+// Of all that has arrived and has not ended, also of what will with what is in flight.
+std::int32_t least_urgency(const SchedulerState& state) {
+  std::int32_t least = std::numeric_limits<std::int32_t>::max();
+  for (const ModelId model : state.work.with_work()) least = std::min(least, state.work[model].urgency());
+  const auto consider = [&least](const std::vector<ModelWork::Handle>& members) {
+    for (const ModelWork::Handle& member : members) least = std::min(least, member->sequence().request().urgency());
+  };
+  for (const StepInFlight& step : state.in_flight) {
+    consider(step.members);
+    for (const StepInFlight::Rider& rider : step.riders) consider(rider.members);
+  }
+  return least;
 }
 
 // Ends the requests of a model that wait and whose deadlines have passed.
@@ -200,8 +223,14 @@ std::string Scheduler::why_refused(const Request& request, ModelId model) const 
 double Scheduler::quote_s(ModelId model, const Request& request, double now_s) const {
   const double growth_ratio = state_->work[model].sequences().growth_ratio();
   if (!request.needs_no_pass() && !why_refused(request, model).empty()) return kNever;
-  const double queue_s = open_.work_s() - computed_in_flight_s(*state_, now_s);
-  return std::max({queue_s, prefetcher_.wait_behind_s(model, open_.models(), now_s), request.arrival_s - now_s}) +
+  const std::size_t rank = OpenRequests::work_of(request).rank;
+  const bool before_others = open_.count_before(rank) < open_.count();
+  // The passes in flight end before it begins, whoever's they are.
+  const double queue_s = before_others ? open_.work_before_s(rank) + state_->computed_s(now_s) - now_s
+                                       : open_.work_s() - computed_in_flight_s(*state_, now_s);
+  const double transfer_s = before_others ? prefetcher_.wait_behind_s(model, open_.models_before(rank), now_s)
+                                          : prefetcher_.wait_behind_s(model, open_.models(), now_s);
+  return std::max({queue_s, transfer_s, request.arrival_s - now_s}) +
          open_.alone_s(model, request, state_->costs, growth_ratio);
 }
 
@@ -254,9 +283,7 @@ void Scheduler::decide_run_order(double now_s) {
     state.work.edit(request.model, [&request](ModelWork& work) { work.enqueue(std::move(request)); });
   }
   if (state.options.on_late == OnLate::kDrop) drop_late(state, now_s, open_, completions_);
-  // Who has lost a cache gets it back before anybody ages, else two models might evict each other's for ever.
-  const bool catches_up = active_.model && state.work[*active_.model].sequences().totals().catching_up > 0;
-  if (any_urgency_ && !catches_up) aging_.age(state.work, now_s);
+  if (any_urgency_ && !catches_up(state, active_)) aging_.age(state.work, now_s);
   state.work.visit_edited([&state](ModelId model) { state.agenda.show(view_of(state, model)); });
   for (const ModelId model : state.work.with_work()) {
     const double swap_s = model == active_.model ? state.costs.swap_s(model) : 0;
@@ -287,7 +314,6 @@ std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, double now_s) 
   step.id = ++last_step_;
   step.model = model;
   std::vector<ModelWork::Handle> members = begin_pass(state, model, *pass, now_s, planned);
-  aging_.note_pass(model, members, now_s);
   const ModelWork& work = state.work[model];
   const bool again = work.sequences().totals().unfinished > 0 || work.to_admit() > 0;
   prefetcher_.fetch_missing(step.id, model, again, now_s);
@@ -295,13 +321,11 @@ std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, double now_s) 
   // All of it is there or on its way.
   if (!caches_.exceeds_pool(model, work.cache().count())) prefetcher_.forget_swap(model);
   std::vector<StepInFlight::Rider> riders = add_riders(state, passes_, caches_, *pass, now_s, planned);
-  for (const auto& [rider, of_rider] : riders) {
-    prefetcher_.forget_swap(rider);
-    aging_.note_pass(rider, of_rider, now_s);
-  }
+  for (const StepInFlight::Rider& rider : riders) prefetcher_.forget_swap(rider.model);
   const double end_s = std::max(state.computed_s(now_s) + state.costs.bottleneck_s(model, step.rows()),
                                 now_s + prefetcher_.wait_s(model, now_s));
   state.in_flight.push_back({step.id, model, step.rows(), std::move(members), end_s, std::move(riders)});
+  if (any_urgency_) aging_.note_pass(state.work, least_urgency(state), now_s);
   prefetcher_.prefetch(now_s);
   return planned;
 }

@@ -22,7 +22,9 @@ void WorkTable::follow(ModelId model) {
   Counted& counted = counted_[model];
   waiting_ += work.waiting().size() - counted.waiting;
   waiting_bytes_ += work.waiting().bytes() - counted.bytes;
-  counted = {work.waiting().size(), work.waiting().bytes()};
+  const std::size_t preempted = sequences.count(AdmittedSequences::State::kPreempted);
+  preempted_ += preempted - counted.preempted;
+  counted = {work.waiting().size(), work.waiting().bytes(), preempted};
 }
 
 }  // namespace computron

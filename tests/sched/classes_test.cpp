@@ -59,7 +59,7 @@ TEST(WaitingQueueClasses, TenantsAreServedEquallyManyTokens) {
   int of_first = 0;
   for (int i = 0; i < 40; ++i) of_first += queue.pop().id < 100;
   EXPECT_EQ(of_first, 10);
-  queue.charge_generated(2, 1000);
+  queue.charge_generated(0, 2, 1000);
   for (int i = 0; i < 5; ++i) EXPECT_LT(queue.pop().id, 100u) << "the other one has got 2,000 tokens more";
 }
 
@@ -108,6 +108,61 @@ TEST(WaitingQueueClasses, AnyOrderOfEventsLeavesTheRightOneInFront) {
   }
 }
 
+// Each request is a new tenant's, and they are more than can be served: one that has had its share still gets on, and
+// nobody who is gone is remembered.
+TEST(WaitingQueueClasses, NewTenantsWithoutEndLeaveAKnownOneItsShare) {
+  TenantQueue queue;
+  for (RequestId id = 0; id < 10; ++id) queue.push(with(make_request(id, 0, 10, 1), 0, 1));
+  for (RequestId id = 10; id < 12; ++id) queue.push(with(make_request(id, 0, 10, 1), 0, 2));
+  queue.charge(1, 100);
+  int served = 0;
+  std::uint64_t next = 100;
+  for (int i = 0; i < 3000; ++i) {
+    if (i % 10 == 0) queue.push(with(make_request(next, 0, 10, 1, 0.1 * i), 0, next));
+    queue.push(with(make_request(next + 1, 0, 10, 1, 0.1 * i), 0, next + 1));
+    next += 2;
+    const Request request = queue.pop();
+    queue.charge(request.tenant, request.prompt.size());
+    served += request.tenant == 1;
+  }
+  EXPECT_GE(served, 5);
+  EXPECT_LT(queue.counters(), 2000u) << "of 3,300 tenants";
+}
+
+// Who waits keeps what it has been served less, whatever is taken back from it, and whoever comes.
+TEST(WaitingQueueClasses, LinesThatStayWhenOthersAreTakenBackKeepTheirTurn) {
+  WaitingQueue queue(kBlockTokens);
+  queue.push(with(make_request(0, 0, 10, 1), 0, 1));
+  for (std::uint32_t part = 0; part < 3; ++part) {
+    Request request = with(make_request(9, 0, 10, 1, 0.9), 0, 2);
+    request.part = part;
+    queue.push(request);
+  }
+  queue.charge_generated(0, 1, 500);
+  EXPECT_THAT(queue.take_youngest(2), ::testing::SizeIs(1)) << "three do not fit";
+  queue.push(with(make_request(1, 0, 10, 1), 0, 1));
+  EXPECT_EQ(queue.pop().id, 9u) << "its tenant has been served least";
+}
+
+TEST(WaitingQueueClasses, TenantsOfOnePriorityAreNotChargedForAnother) {
+  WaitingQueue queue(kBlockTokens);
+  queue.push(with(make_request(0, 0, 10, 1), 0, 1));
+  queue.push(with(make_request(1, 0, 10, 1, 0.1), 0, 2));
+  queue.push(with(make_request(2, 0, 10, 1), -1, 1));
+  queue.charge_generated(-1, 1, 1000);
+  EXPECT_THAT(popped(queue), ElementsAre(2, 0, 1));
+}
+
+TEST(WaitingQueueClasses, LanesCountAsMemory) {
+  WaitingQueue queue(kBlockTokens);
+  queue.push(with(make_request(0, 0, 10, 1), 0, 1));
+  EXPECT_EQ(queue.bytes(), 10 * sizeof(TokenId));
+  queue.push(with(make_request(1, 0, 10, 1), 0, 2));
+  EXPECT_GT(queue.bytes(), 500u);
+  popped(queue);
+  EXPECT_EQ(queue.bytes(), 0u);
+}
+
 // Prompts when they are admitted, answers token for token.
 TEST(ModelWorkClasses, TenantsAreChargedForWhatIsGenerated) {
   ModelWork work(kBlockTokens, {});
@@ -153,6 +208,24 @@ TEST(ModelWorkClasses, WhoHasAgedGoesFirstUntilItsNextToken) {
     EXPECT_EQ(work.oldest().aged, step == 1);
   }
   EXPECT_EQ(work.urgency(), -1);
+}
+
+// One pass holds all that is urgent and of the others as many as there is room for.
+TEST(ModelWorkClasses, UrgentOnesAreCountedOnceInAPass) {
+  ModelWork work(kBlockTokens, {});
+  work.set_blocks(40);
+  for (RequestId id = 0; id < 6; ++id) work.enqueue(with(make_request(id, 0, 4, 50), id < 2 ? -1 : 0));
+  for (SequenceId id = 1; id <= 6; ++id) work.admit_next(id);
+  const PassLimits limits{.tokens = 100, .prompt_tokens = 100, .logit_rows = 100, .blocks = 40};
+  for (StepId step = 1; step <= 2; ++step) {
+    const PassPlan pass = work.choose(limits);
+    EXPECT_EQ(pass.parts.size(), 6u);
+    std::vector<SequenceChunk> chunks;
+    const auto members = work.begin_pass(pass, step, /*now_s=*/0, chunks);
+    const std::vector<SampledRow> rows(6, SampledRow{.token = 3, .top = {}});
+    PassResults results{.rows = rows};
+    for (const auto& member : members) EXPECT_FALSE(work.take_results(member, results, 1).has_value());
+  }
 }
 
 // --- The scheduler ----------------------------------------------------------------------------------------------
@@ -309,6 +382,55 @@ TEST_P(Classes, LowerPrioritiesOfBatchGoFirstToo) {
   EXPECT_THAT(driver.finished(), ElementsAre(3, 1, 2, 0));
 }
 
+// Whoever asks again as soon as it has its answer, of one pass, is in flight whenever there is something to decide.
+TEST_P(Classes, TheBatchGetsOnBesideRequestsOfOnePass) {
+  const FakeModelList model_list({model(8), model(8)});
+  Driver driver(model_list, options(16), std::get<const char*>(GetParam()));
+  for (RequestId id = 0; id < 3; ++id) driver.submit(with(make_request(id, 1, 20, 3), 0));
+  for (RequestId id = 0; id < 900; ++id) {
+    driver.submit(with(make_request(kFirstInteractive + id, 0, 10, 1, 0.0015 * id), -1), 0.0015 * id);
+  }
+  ASSERT_EQ(driver.run(), "");
+  EXPECT_LT(driver.completion(0).finished_s, 4 * Driver::kMaxWait_s + 0.2);
+}
+
+// Batch work that has lost its cache and finds no place in a pass keeps nobody from aging.
+TEST_P(Classes, WhoCatchesUpBehindOthersKeepsNobodyWaiting) {
+  const FakeModelList model_list({model(2), model(2)});
+  Driver driver(model_list, options(10), std::get<const char*>(GetParam()));
+  for (RequestId id = 0; id < 20; ++id) driver.submit(with(make_request(id, 0, 100, 40), 5));
+  driver.submit(with(make_request(500, 1, 5, 5), 3));
+  for (RequestId id = 0; id < 600; ++id) {
+    const double arrival_s = 0.1 + 0.002 * static_cast<double>(id);
+    driver.submit(with(make_request(kFirstInteractive + id, id % 2, 10, 6, arrival_s), -1), arrival_s);
+  }
+  ASSERT_EQ(driver.run(), "");
+}
+
+// Two models have interactive requests without end: neither starves, by any policy.
+TEST_P(Classes, InteractiveRequestsOfOneModelDoNotStarveThoseOfAnother) {
+  const FakeModelList model_list({model(3), model(3)});
+  Driver driver(model_list, options(100), std::get<const char*>(GetParam()));
+  for (RequestId id = 0; id < 500; ++id) {
+    driver.submit(with(make_request(kFirstInteractive + id, 0, 10, 6, 0.002 * id), -1), 0.002 * id);
+  }
+  driver.submit(with(make_request(1, 1, 10, 4, 0.1), -1), 0.1);
+  ASSERT_EQ(driver.run(), "");
+  EXPECT_LT(driver.completion(1).finished_s, 0.1 + 2 * Driver::kMaxWait_s);
+}
+
+// However many priorities there are.
+TEST_P(Classes, EverMoreUrgentRequestsPreemptTheLast) {
+  const FakeModelList model_list({model(2)});
+  Driver driver(model_list, options(100), std::get<const char*>(GetParam()));
+  for (RequestId id = 0; id < 60; ++id) {
+    const auto priority = -static_cast<std::int32_t>(id / 6);
+    driver.submit(with(make_request(id, 0, 5, 60), priority), 0.02 * static_cast<double>(id / 6));
+  }
+  ASSERT_EQ(driver.run(), "");
+  EXPECT_GT(driver.preemptions(), 0u) << "12 run at a time at most, of 60";
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, Classes,
                          ::testing::Combine(::testing::Values("fifo", "balanced", "throughput"),
                                             ::testing::Values(1, 2, 4)));
@@ -322,6 +444,27 @@ TEST(ClassesPolicies, ThroughputDoesNotWaitForTheInputWhereSomebodyWaits) {
   scheduler.submit(with(make_request(1, 0, 5, 1), Request::kInteractive));
   EXPECT_FALSE(scheduler.waits_for_input());
   EXPECT_TRUE(std::holds_alternative<PlannedStep>(scheduler.next(0)));
+}
+
+// What is behind a request in line does not count.
+TEST(ClassesPolicies, AQuoteIsOfWhatGoesBefore) {
+  const FakeModelList model_list({small_model(2)});
+  Scheduler scheduler(model_list.shapes(), model_list.names(), make_balanced_policy({}),
+                      {.frames = 100, .max_batch_tokens = 16});
+  for (RequestId id = 0; id < 50; ++id) scheduler.submit(with(make_request(id, 0, 20, 20), 0));
+  const Request batch = with(make_request(99, 0, 10, 4), 0), urgent = with(make_request(99, 0, 10, 4), -1);
+  EXPECT_GT(scheduler.quote_s(0, batch, 0), 3 * scheduler.quote_s(0, urgent, 0));
+  EXPECT_GE(scheduler.quote_s(0, with(make_request(99, 0, 10, 4), 1), 0), scheduler.quote_s(0, batch, 0));
+}
+
+// The queue of those that have not arrived stays in the order of arrival.
+TEST(ClassesPolicies, WhatIsNotTakenBackArrivesInOrder) {
+  ArrivalQueue queue(1);
+  for (RequestId id = 0; id < 9; ++id) {
+    queue.push(with(make_request(id, 0, 5, 1, 0.1 * static_cast<double>(id)), static_cast<std::int32_t>(9 - id)));
+  }
+  EXPECT_THAT(queue.take_youngest(0, 2), ::testing::SizeIs(2));
+  for (RequestId id = 0; id < 7; ++id) EXPECT_EQ(queue.pop().id, id);
 }
 
 }  // namespace

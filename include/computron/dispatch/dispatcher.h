@@ -96,6 +96,7 @@ class Dispatcher {
   bool plans_ahead_;                             // the policy does
   Rejection rejection_;
   bool holds_;            // requests, until they arrive
+  bool any_interactive_ = false;  // was submitted: what is known then is all that is waited for
   bool planned_ = false;  // and all that was known has been given to the groups
 
   double now_s_ = 0;                                 // the latest time that was told

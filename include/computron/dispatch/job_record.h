@@ -23,7 +23,7 @@ namespace computron {
 
 inline constexpr std::string_view kRecordMagic = "CMPTRREC";
 // Read, too: 1, layouts without link bytes; 2, of which all weights have one type; 3, which do not tell what pages
-// hold; 4, nor their families and adapters' pages.
+// hold; 4, nor their families and adapters' pages; 5, whose requests have no priority and no tenant.
 inline constexpr std::uint32_t kRecordVersion = 6;
 inline constexpr std::size_t kFrameHeadBytes = 8;
 

@@ -55,6 +55,12 @@ struct SequenceTotals {
   }
 };
 
+// Of admitted sequences that do not end with what is in flight, and are equally urgent: how many they are, run, and
+// compute again what they had before their cache was lost.
+struct UrgencyTotals {
+  int all = 0, running = 0, catching_up = 0;
+};
+
 class AdmittedSequences {
  public:
   enum class State : std::uint8_t { kPrefill, kDecoding, kInFlight, kPreempted };
@@ -78,6 +84,7 @@ class AdmittedSequences {
     CacheNeed need_;
     enum class NeedIn : std::uint8_t { kNone, kForecast, kPreempted } need_in_ = NeedIn::kNone;
     std::optional<std::int32_t> urgency_;  // none: it has ended, or will with what is in flight
+    UrgencyTotals of_urgency_;
   };
   // Stays good until the sequence ends.
   using Handle = std::list<Member>::iterator;
@@ -102,8 +109,8 @@ class AdmittedSequences {
   // Its next chunk of at most `max_tokens` joins `chunks` and is in flight from now on; free or cached blocks join its
   // list.
   void next_chunk(Handle member, int max_tokens, std::vector<SequenceChunk>& chunks);
-  // It goes before all others, until it has got a token or has ended (Request::aged).
-  void age(Handle member);
+  // The oldest goes before all others, until it has got a token or has ended (Request::aged). Requires one.
+  void age_oldest();
   // What the chunk in flight came to; its completion if that was its end, and then the handle is void. `results` as in
   // Sequence.
   std::optional<Completion> take_results(Handle member, PassResults& results, double now_s);
@@ -118,13 +125,17 @@ class AdmittedSequences {
   std::size_t count(State state) const { return lists_[static_cast<std::size_t>(state)].size(); }
   // The preempted one that is admitted before the others; requires one.
   const Member& first_preempted() const { return lists_.back().front(); }
-  // The oldest of all, running and preempted; none if there is none. Looks at all that are preempted.
-  std::optional<Handle> oldest();
-  const Request* oldest() const;
+  // The oldest of all, running and preempted, or of those of one urgency; null if there is none. Looks at all that are
+  // preempted.
+  const Member* oldest(std::optional<std::int32_t> urgency = {}) const;
+  // The last in line (goes_before) of those that run and are not in flight, where it stands behind `request`.
+  std::optional<Handle> last_behind(const Request& request);
   const std::set<Handle, Older>& running_by_age() const { return running_; }  // the oldest first
   int running() const { return static_cast<int>(running_.size()); }
-  // How many sequences that do not end with what is in flight, running and preempted, have which urgency.
-  const std::map<std::int32_t, int>& urgencies() const { return urgencies_; }
+  const std::map<std::int32_t, UrgencyTotals>& urgencies() const { return urgencies_; }
+  UrgencyTotals of_urgency(std::int32_t urgency) const;
+  // The least of those that run and do not end with what is in flight, whoever has aged. Looks at all.
+  std::int32_t least_priority() const;
   // Running ones of this urgency or a lower one, and their forecast. Looks at all, unless they are equally urgent.
   int running(std::int32_t urgency) const;
   CacheForecast forecast(std::int32_t urgency) const;
@@ -158,7 +169,7 @@ class AdmittedSequences {
   std::array<std::list<Member>, 4> lists_;  // [state]; preempted ones are the last
   std::set<Handle, Older> running_;
   SequenceTotals totals_;
-  std::map<std::int32_t, int> urgencies_;
+  std::map<std::int32_t, UrgencyTotals> urgencies_;
   CacheForecast forecast_;
   CacheNeed preempted_need_;
   GrowthRatio growth_ratio_;

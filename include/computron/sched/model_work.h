@@ -39,6 +39,10 @@ class ModelWork {
   Backlog backlog() const;
   // The oldest request that has not ended; requires one.
   const Request& oldest() const;
+  // Whether that is in flight.
+  bool oldest_in_flight() const;
+  // The oldest of those of the least urgency. Requires work.
+  const Request& oldest_urgent() const;
   // The least of all that have not ended, but for what ends with what is in flight. Requires work.
   std::int32_t urgency() const;
   // The oldest request goes before all others for a while (Request::aged): others have passed it by for too long.
@@ -74,6 +78,9 @@ class ModelWork {
   int peak_with_next() const;
   // Requires one. Its sequence has the number `id`.
   void admit_next(SequenceId id);
+  // Of those that run the last in line behind the next to be admitted gives its blocks back. Returns whether there was
+  // one that is not in flight; its number joins `released` if the ranks know it. Requires one to be admitted.
+  bool preempt_for_next(std::vector<SequenceId>& released);
 
   PassPlan choose(const PassLimits& limits) { return plan_pass(sequences_, limits, prompts_first_); }
   // Appends the chunks of step `step`'s pass, which was just chosen; the cache must have `pass.blocks` blocks. Returns

@@ -52,6 +52,7 @@ class PassPlanner {
  private:
   void admit(ModelId model);
   bool admits(ModelId model) const;
+  bool make_room(ModelId model);
   std::optional<ModelId> family_before(ModelId model) const;
   template <class Visit>
   void visit_family(ModelId model, Visit&& visit) const;

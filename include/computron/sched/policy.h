@@ -18,9 +18,10 @@ struct ModelView {
   ModelId model = 0;
   std::size_t waiting = 0;           // requests that no step has begun, and preempted sequences
   std::size_t running = 0;           // sequences that are not certain to end with what is in flight
-  double oldest_arrival_s = 0;       // of the waiting and running ones
+  std::size_t running_urgent = 0;    // those of the model's urgency, below
+  double oldest_arrival_s = 0;       // of the waiting and running ones that are as urgent
   std::uint64_t oldest_request = 0;  // tells equal arrivals apart
-  double waiting_since_s = 0;        // the oldest arrival, or the model's last pass if that is later
+  double waiting_since_s = 0;        // that oldest arrival, or the model's last pass if that is later
   double arrivals_s = 0;             // summed over the waiting and running ones
   double last_arrival_s = 0;         // of all requests so far
   double arrival_gap_s = 0;          // between two arrivals, a moving mean; 0: there were no two

@@ -49,9 +49,10 @@ struct Request {
   double deadline_s = kNoDeadline;         // seconds after its arrival by which it should have ended
   std::int32_t priority = 0;               // the lower the sooner, whatever the policy
   std::uint64_t tenant = 0;                // whose it is, a number that tells them apart; 0: nobody's
-  bool aged = false;                       // it has been passed by for too long (ModelWork::age())
+  bool aged = false;                       // it has been passed by for too long (aging.h)
 
   static constexpr std::int32_t kInteractive = -1;  // the priority of what somebody waits for
+  static constexpr std::int32_t kAged = std::numeric_limits<std::int32_t>::min();  // an urgency, and nobody's priority
 
   // Of encoders and embedders, whose task is to embed or to classify.
   int values = 0;            // that come back: elements of the vector, or classes
@@ -62,7 +63,7 @@ struct Request {
 
   // What is compared wherever one request is served before another, the lower first: equal ones are served by age, and
   // by the policy. Aged ones go before all others.
-  std::int32_t urgency() const { return aged ? std::numeric_limits<std::int32_t>::min() : priority; }
+  std::int32_t urgency() const { return aged ? kAged : priority; }
   bool encodes() const { return task != Task::kComplete; }
   // Its input is computed in one pass, since every token sees every other.
   bool is_whole() const { return encodes() && !in_chunks; }
