@@ -33,19 +33,28 @@ std::optional<PassPlan> PassPlanner::plan(ModelId model) {
 }
 
 // Preempted sequences and waiting requests run from now on, while there is room for the cache that they and the running
-// ones will probably come to. Without continuous batching requests that are equally urgent are a batch: a request joins
-// a model's running sequences where it goes before all of them.
+// ones will probably come to. Without continuous batching a request joins running sequences where it goes before all of
+// them, and an interactive one unless an older one of another model waits.
 void PassPlanner::admit(ModelId model) {
   const ModelWork& work = state_.work[model];
   if (work.to_admit() == 0) return;
   const bool joins = state_.agenda.policy().continuous_batching() || work.sequences().totals().unfinished == 0;
   const std::int32_t batch = joins ? 0 : work.sequences().least_priority();
   const auto may_join = [&] {
-    return joins || work.next_is_preempted() || work.next_to_admit().aged || work.next_to_admit().priority < batch;
+    if (joins || work.next_is_preempted()) return true;
+    const Request& next = work.next_to_admit();
+    return next.aged || next.priority < batch || (next.priority < 0 && is_oldest_of_its_urgency(next));
   };
   while (work.to_admit() > 0 && may_join() && admits(model) && make_room(model)) {
     state_.work.edit(model, [this](ModelWork& edited) { edited.admit_next(++state_.last_sequence); });
   }
+}
+
+bool PassPlanner::is_oldest_of_its_urgency(const Request& request) const {
+  return std::ranges::none_of(state_.agenda.run_order().models(), [&](ModelId other) {
+    const ModelView& view = state_.agenda.view(other);
+    return other != request.model && view.urgency == request.urgency() && view.oldest_arrival_s < request.arrival_s;
+  });
 }
 
 // Sequences that are less urgent than others run beyond `max_seqs` with their caches, but no more than as many: however

@@ -53,6 +53,7 @@ class PassPlanner {
   void admit(ModelId model);
   bool admits(ModelId model) const;
   bool make_room(ModelId model);
+  bool is_oldest_of_its_urgency(const Request& request) const;
   std::optional<ModelId> family_before(ModelId model) const;
   template <class Visit>
   void visit_family(ModelId model, Visit&& visit) const;
