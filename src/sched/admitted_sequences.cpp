@@ -165,7 +165,8 @@ const AdmittedSequences::Member* AdmittedSequences::oldest(std::optional<std::in
 std::optional<AdmittedSequences::Handle> AdmittedSequences::last_behind(const Request& request) {
   std::optional<Handle> last;
   for (const Handle& member : running_) {
-    const bool may = member->state() != State::kInFlight && computron::goes_before(request, member->sequence().request());
+    const bool may =
+        member->state() != State::kInFlight && computron::goes_before(request, member->sequence().request());
     if (may && (!last || goes_before(*last, member))) last = member;
   }
   return last;

@@ -16,8 +16,8 @@ Backlog ModelWork::backlog() const {
 
 const Request& ModelWork::oldest() const {
   const auto* const admitted = sequences_.oldest();
-  const bool waits = admitted == nullptr ||
-                     (!waiting_.empty() && arrives_earlier(waiting_.oldest(), admitted->sequence().request()));
+  const bool waits =
+      admitted == nullptr || (!waiting_.empty() && arrives_earlier(waiting_.oldest(), admitted->sequence().request()));
   return waits ? waiting_.oldest() : admitted->sequence().request();
 }
 

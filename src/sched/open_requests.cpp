@@ -45,7 +45,8 @@ void OpenRequests::count_anew(ModelId model, const CostModel& costs, double grow
   for (std::size_t rank = 0; rank < kRanks; ++rank) {
     Of& of = models_[model][rank];
     const bool any = of.requests > 0;
-    const std::int64_t now = any ? whole_ps(prompts_s(model, of, costs) + decodes_s(model, of, costs, growth_ratio)) : 0;
+    const std::int64_t now =
+        any ? whole_ps(prompts_s(model, of, costs) + decodes_s(model, of, costs, growth_ratio)) : 0;
     work_ps_[rank] += now - std::exchange(of.work_ps, now);
   }
 }

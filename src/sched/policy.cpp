@@ -74,8 +74,8 @@ class ThroughputPolicy : public Policy {
  public:
   using Policy::Policy;
   bool plans_ahead() const override { return true; }
-  // Who is waited for is served in order. Of batch work Johnson's rule: those whose transfer is shorter than their compute go first, the shortest transfer foremost; then
-  // the others, the shortest compute last.
+  // Who is waited for is served in order. Of batch work Johnson's rule: those whose transfer is shorter than their
+  // compute go first, the shortest transfer foremost; then the others, the shortest compute last.
   RunKey run_key(const ModelView& view, const ActiveModel& active, double) const override {
     if (view.urgency < 0) return {0, view.oldest_arrival_s, view.oldest_request, view.model};
     const bool shorter_transfer = view.missing_s < view.compute_s;

@@ -8,8 +8,8 @@
 namespace computron {
 namespace {
 
-constexpr double kLatestWeight = 0.1;    // of the latest time between two arrivals
-constexpr std::uint64_t kGenerated = 2;  // what a generated token counts, in tokens of prompts (Sheng et al.)
+constexpr double kLatestWeight = 0.1;      // of the latest time between two arrivals
+constexpr std::uint64_t kGenerated = 2;    // what a generated token counts, in tokens of prompts (Sheng et al.)
 constexpr std::uint64_t kParts = 1 << 16;  // of a token, that virtual time is counted in: more than there are tenants
 // Of host memory, for each lane and counter beyond the first: a map's node, two sets' and a deque's block.
 constexpr std::size_t kLaneBytes = 1024;

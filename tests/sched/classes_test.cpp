@@ -352,7 +352,9 @@ TEST_P(Classes, SequencesGiveWayWhereTheCacheHasNoRoomForMore) {
   ASSERT_EQ(driver.run(), "");
   expect_short_waits(driver);
   // A job of one policy and stage may be lucky.
-  if (stages() > 1) EXPECT_GT(driver.preemptions(), 0u);
+  if (stages() > 1) {
+    EXPECT_GT(driver.preemptions(), 0u);
+  }
 }
 
 // Several at once: they run together, though the batch's cache would leave room for one.

@@ -95,9 +95,9 @@ class Dispatcher {
   std::vector<std::vector<std::size_t>> hosts_;  // [the job's model] groups that hold it
   bool plans_ahead_;                             // the policy does
   Rejection rejection_;
-  bool holds_;            // requests, until they arrive
+  bool holds_;                    // requests, until they arrive
   bool any_interactive_ = false;  // was submitted: what is known then is all that is waited for
-  bool planned_ = false;  // and all that was known has been given to the groups
+  bool planned_ = false;          // and all that was known has been given to the groups
 
   double now_s_ = 0;                                 // the latest time that was told
   ArrivalQueue held_;                                // not given to a group yet

@@ -7,8 +7,8 @@
 // on the slowest stage. A pass holds the sequences of a micro-batch (max_seqs ÷ stages), of prompts as many as its
 // tokens allow. A prompt's own pass gives the first token that is generated, and an encoder's only result.
 //
-// Requests are of three ranks, by their priority: interactive (below 0), batch (0) and what comes behind that. A new one
-// joins behind those of its own rank and the ranks before it.
+// Requests are of three ranks, by their priority: interactive (below 0), batch (0) and what comes behind that. A new
+// one joins behind those of its own rank and the ranks before it.
 //
 // A request counts whole until it is done, so that equal requests make a queue of as many equal parts (the shortest
 // queue of AlpaServe's dispatcher); who quotes takes off what is computed of the passes in flight. Work is counted in

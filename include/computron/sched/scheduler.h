@@ -74,9 +74,10 @@ class Scheduler {
   std::size_t open_requests() const { return open_.count(); }
   const OpenRequests& open() const { return open_; }
   // Seconds from now until a new request for the model would be done, as predicted: behind its arrival and everything
-  // open that does not come behind it (open_requests.h) but what is computed of the passes in flight, and behind the transfers of what the model and
-  // open ones lack, where it lacks pages itself. Where everything is resident, each open request adds its work.
-  // Infinity where submit() would refuse it. Cheap: looks at models with open requests and passes in flight only.
+  // open that does not come behind it (open_requests.h) but what is computed of the passes in flight, and behind the
+  // transfers of what the model and open ones lack, where it lacks pages itself. Where everything is resident, each
+  // open request adds its work. Infinity where submit() would refuse it. Cheap: looks at models with open requests and
+  // passes in flight only.
   double quote_s(ModelId model, const Request& request, double now_s) const;
   // Takes back requests for the model that no step has had, the youngest first, at most `n`: somebody else will serve
   // them. The requests of one id, which have one arrival and one model, stay together: all of them go, or none where
@@ -106,7 +107,8 @@ class Scheduler {
   std::size_t waiting_bytes() const { return arriving_.bytes() + state_->work.waiting_bytes(); }
   // A front end should submit no more for now.
   bool is_full() const {
-    return waiting() + state_->work.preempted() >= state_->options.max_waiting || waiting_bytes() >= state_->options.max_waiting_bytes;
+    return waiting() + state_->work.preempted() >= state_->options.max_waiting ||
+           waiting_bytes() >= state_->options.max_waiting_bytes;
   }
   std::optional<ModelId> running_model() const { return active_.model; }
   // Of the model's pages on all stages: how many, 0 to 1, are resident once what is planned has been done.

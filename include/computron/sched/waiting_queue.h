@@ -51,8 +51,8 @@ class ArrivalStatistics {
   double last_s_ = 0, gap_s_ = 0, gap2_s2_ = 0;
 };
 
-// The requests of one tenant, in the order of their arrival. One that is taken out of the middle leaves a gap, which goes
-// when it comes to an end, or when there are more gaps than requests. There is none at either end.
+// The requests of one tenant, in the order of their arrival. One that is taken out of the middle leaves a gap, which
+// goes when it comes to an end, or when there are more gaps than requests. There is none at either end.
 class RequestLane {
  public:
   const Request& front() const { return places_.front().request; }
