@@ -15,7 +15,7 @@ namespace {
 void run_values(GemmKernel kernel, DType values, const PanelCall& call) {
   static const bool byte_permutes = __builtin_cpu_supports("avx512vbmi");
   if (kernel == GemmKernel::kAmx) {
-    if (call.expansion != nullptr && byte_permutes && gemm_codes_as_amx(call)) return;
+    if (call.expansion != nullptr && gemm_codes_as_amx(call)) return;
     return gemm_amx(call);
   }
   const bool wide = kernel == GemmKernel::kAvx512;

@@ -4,8 +4,8 @@
 //   float16    AVX-512 or AVX2 (gemm_panels); rows of float32
 //   bfloat16   AMX (gemm_amx), else AVX512_BF16 (gemm_panels), else not at all: such weights are kept in float32
 //   quantised  as their values, float32 or bfloat16, to which slices are expanded meanwhile (expand.h); few rows with
-//              AVX-512, for bfloat16 values with BF16 and VBMI: without a copy of the values (gemm_codes); of four
-//              bits, few rows with AMX: by tables (gemm_code_runs)
+//              AVX-512, for bfloat16 values with BF16 and VBMI: without a copy of the values (gemm_codes); but for
+//              fp8, few rows with AMX: in runs (gemm_code_runs)
 //
 // Every kernel adds the products of one result in the order of k in one chain, so a row has the same bits whatever rows
 // are beside it and however the weight is cut. A library's kernels do not: oneDNN 2.6 cuts k into blocks by shape, from

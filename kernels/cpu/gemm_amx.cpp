@@ -13,7 +13,7 @@ constexpr int kTileRows = 16;
 constexpr int kTileDepth = 32;     // k of one tile
 constexpr int kTileRowBytes = 64;  // 32 bfloat16 of x, 16 pairs of a weight, 16 float sums
 constexpr int kKSlice = 256;
-constexpr int kExpandedSlice = 64;         // of few rows; int8 with 128: 10 % slower
+constexpr int kExpandedSlice = 64;         // of few rows
 constexpr int kUnitBytes = 4 * kRowBlock;  // a pair of k of all rows of a block
 
 // LDTILECFG's operand: palette 1, and bytes a row and rows of each tile.

@@ -15,11 +15,10 @@ using V = __m512;
 using I = __m512i;
 
 constexpr int kRun = QuantisedLayout::kRun;  // k
-constexpr int kLine = 64;                    // bytes: values of a run of a row; codes of a run of four rows
+constexpr int kLine = 64;                    // bytes: a row's values in a run; codes of four rows, of eight bits two
 constexpr int kTileRows = 16;
 constexpr int kTileBytes = kTileRows * kLine;
-constexpr int kRunCodes = kRowBlock / 4 * kLine;  // bytes of all rows
-constexpr int kRunValues = kRowBlock * kLine;     // bytes of all rows
+constexpr int kRunValues = kRowBlock * kLine;  // bytes of all rows
 constexpr int kTableBytes = 32;
 
 constexpr short upper_half(float x) { return static_cast<short>(std::bit_cast<std::uint32_t>(x) >> 16); }
@@ -27,67 +26,43 @@ constexpr short upper_half(float x) { return static_cast<short>(std::bit_cast<st
 I load(const void* p) { return _mm512_loadu_si512(p); }
 void store(void* p, I x) { _mm512_storeu_si512(p, x); }
 
-// Reads the codes of a block, run by run.
-class RunReader {
+// The scales of a group of a block, and what readers of its runs have in common. A reader has
+//
+//   read(k, to, meanwhile): writes the values of k to k + 32, of row after row, kLine bytes each. k is a multiple of
+//                           32, and not before those of earlier calls. meanwhile(i) is called behind the i-th four
+//                           rows, i < 16.
+class RunScales {
  public:
-  RunReader(const Expansion& e, const std::byte* block, int ahead_bytes)
-      : e_(e),
-        block_(block),
-        ahead_(ahead_bytes),
-        codes_(e.type.codes == DType::kInt4 ? Expand512::TwosComplement::values() : Expand512::E2M1::values()) {}
+  RunScales(const Expansion& e, const std::byte* block, int ahead_bytes) : e_(e), block_(block), ahead_(ahead_bytes) {}
 
-  // Writes the values of k to k + 32: of row after row, kLine bytes each. k: a multiple of 32, not before those of
-  // earlier calls. meanwhile(i) is called behind the i-th line of codes, i < 16.
+ protected:
+  enum class Group { kSame, kNew, kUnsafe };  // kUnsafe: products with its scales may not be what the kernel makes
+
+  __attribute__((always_inline)) Group enter(int k) {
+    if (k < group_end_) return safe_ ? Group::kSame : Group::kUnsafe;
+    const int group = k / e_.layout.group;
+    group_end_ = (group + 1) * e_.layout.group;
+    safe_ = load_scales(block_ + e_.layout.scales_at(group));
+    return safe_ ? Group::kNew : Group::kUnsafe;
+  }
+
+  const std::byte* codes_at(int k) const { return block_ + e_.layout.codes_at(k); }
+  DType code_type() const { return e_.type.codes; }
+  // Of 11 bits at most.
+  bool has_short_scales() const { return e_.type.scales != DType::kF32 && !e_.type.has_factors(); }
+  const float* scales() const { return scales_; }
+
   template <class Meanwhile>
-  __attribute__((always_inline)) void read(int k, std::byte* to, Meanwhile&& meanwhile) {
-    const std::byte* codes = block_ + e_.layout.codes_at(k);
-    if (k >= group_end_) {
-      const int group = k / e_.layout.group;
-      group_end_ = (group + 1) * e_.layout.group;
-      safe_ = load_scales(block_ + e_.layout.scales_at(group));
-      if (safe_) return look_up<true>(codes, to, meanwhile);
-    } else if (safe_) {
-      return look_up<false>(codes, to, meanwhile);
-    }
-    read_plainly(k, to);
-    for (int i = 0; i < kRunCodes / kLine; ++i) meanwhile(i);
+  __attribute__((always_inline)) void read_plainly(int k, std::byte* to, Meanwhile&& meanwhile) const {
+    write_plainly(k, to);
+    for (int i = 0; i < kRowBlock / 4; ++i) meanwhile(i);
+  }
+  // GCC 12 takes a call of it for one without effect, and leaves it out, unless it is inlined first.
+  __attribute__((always_inline)) void ask_ahead(const std::byte* p) const {
+    _mm_prefetch(reinterpret_cast<const char*>(p + ahead_), _MM_HINT_T1);
   }
 
  private:
-  // kTables: those of the group are still to be made.
-  template <bool kTables, class Meanwhile>
-  __attribute__((always_inline)) void look_up(const std::byte* codes, std::byte* to, Meanwhile&& meanwhile) {
-#pragma GCC unroll 16
-    for (int i = 0; i < kRunCodes / kLine; ++i) {
-      ask_ahead(codes + i * kLine);
-      if constexpr (kTables) {
-        make_tables(4 * i);
-        make_tables(4 * i + 2);
-      }
-      const I line = load(codes + i * kLine);
-      look_up_row(4 * i, line, to);
-      look_up_row(4 * i + 1, _mm512_srli_epi16(line, 4), to);
-      look_up_row(4 * i + 2, _mm512_srli_epi16(line, 8), to);
-      look_up_row(4 * i + 3, _mm512_srli_epi16(line, 12), to);
-      meanwhile(i);
-    }
-  }
-
-  // Of two rows. Through memory, since a load repeats a table in both halves of a vector beside the shuffles, which all
-  // go through the port that looks up and that rounds.
-  __attribute__((always_inline)) void make_tables(int row) {
-    const V first = _mm512_mul_ps(codes_, _mm512_set1_ps(scales_[row]));
-    const V second = _mm512_mul_ps(codes_, _mm512_set1_ps(scales_[row + 1]));
-    I& two = *reinterpret_cast<I*>(tables_ + row * kTableBytes);
-    two = reinterpret_cast<I>(_mm512_cvtne2ps_pbh(second, first));
-    asm volatile("" : "+m"(two));
-  }
-  // index: in the lowest four bits of each word.
-  __attribute__((always_inline)) void look_up_row(int row, I index, std::byte* to) const {
-    const auto* table = reinterpret_cast<const __m256i*>(tables_ + row * kTableBytes);
-    store(to + row * kLine, _mm512_permutexvar_epi16(index, _mm512_broadcast_i64x4(_mm256_load_si256(table))));
-  }
-
   // Whether all are what products with codes are exact for.
   __attribute__((always_inline)) bool load_scales(const std::byte* p) {
     const auto bytes = static_cast<int>(kRowBlock * e_.layout.scale_bytes);
@@ -117,7 +92,7 @@ class RunReader {
     return safe;
   }
 
-  __attribute__((noinline)) void read_plainly(int k, std::byte* to) const {
+  __attribute__((noinline)) void write_plainly(int k, std::byte* to) const {
     float values[kRun];
     for (int row = 0; row < kRowBlock; ++row) {
       dequantise_row(block_, e_.layout, e_.type, row, k, k + kRun, values);
@@ -128,20 +103,146 @@ class RunReader {
     }
   }
 
-  // GCC 12 takes a call of it for one without effect, and leaves it out, unless it is inlined first.
-  __attribute__((always_inline)) void ask_ahead(const std::byte* p) const {
-    _mm_prefetch(reinterpret_cast<const char*>(p + ahead_), _MM_HINT_T1);
-  }
-
   const Expansion& e_;
   const std::byte* block_;
   int ahead_;
-  V codes_;
   int group_end_ = 0;
   bool safe_ = false;
-  alignas(64) float scales_[kRowBlock];                    // of the group
+  alignas(64) float scales_[kRowBlock];  // of the group
+};
+
+// Codes of four bits: the 16 values of a group and row are made once, and a permutation looks 32 up.
+class NibbleRuns : RunScales {
+ public:
+  NibbleRuns(const Expansion& e, const std::byte* block, int ahead_bytes)
+      : RunScales(e, block, ahead_bytes),
+        codes_(code_type() == DType::kInt4 ? Expand512::TwosComplement::values() : Expand512::E2M1::values()) {}
+
+  template <class Meanwhile>
+  __attribute__((always_inline)) void read(int k, std::byte* to, Meanwhile&& meanwhile) {
+    const std::byte* codes = codes_at(k);
+    const Group group = enter(k);
+    if (group == Group::kNew) return look_up<true>(codes, to, meanwhile);
+    if (group == Group::kSame) return look_up<false>(codes, to, meanwhile);
+    read_plainly(k, to, meanwhile);
+  }
+
+ private:
+  // kTables: those of the group are still to be made.
+  template <bool kTables, class Meanwhile>
+  __attribute__((always_inline)) void look_up(const std::byte* codes, std::byte* to, Meanwhile&& meanwhile) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRowBlock / 4; ++i) {
+      ask_ahead(codes + i * kLine);
+      if constexpr (kTables) {
+        make_tables(4 * i);
+        make_tables(4 * i + 2);
+      }
+      const I line = load(codes + i * kLine);
+      look_up_row(4 * i, line, to);
+      look_up_row(4 * i + 1, _mm512_srli_epi16(line, 4), to);
+      look_up_row(4 * i + 2, _mm512_srli_epi16(line, 8), to);
+      look_up_row(4 * i + 3, _mm512_srli_epi16(line, 12), to);
+      meanwhile(i);
+    }
+  }
+
+  // Of two rows. Through memory, since a load repeats a table in both halves of a vector beside the shuffles, which all
+  // go through the port that looks up and that rounds.
+  __attribute__((always_inline)) void make_tables(int row) {
+    const V first = _mm512_mul_ps(codes_, _mm512_set1_ps(scales()[row]));
+    const V second = _mm512_mul_ps(codes_, _mm512_set1_ps(scales()[row + 1]));
+    I& two = *reinterpret_cast<I*>(tables_ + row * kTableBytes);
+    two = reinterpret_cast<I>(_mm512_cvtne2ps_pbh(second, first));
+    asm volatile("" : "+m"(two));
+  }
+  // index: in the lowest four bits of each word.
+  __attribute__((always_inline)) void look_up_row(int row, I index, std::byte* to) const {
+    const auto* table = reinterpret_cast<const __m256i*>(tables_ + row * kTableBytes);
+    store(to + row * kLine, _mm512_permutexvar_epi16(index, _mm512_broadcast_i64x4(_mm256_load_si256(table))));
+  }
+
+  V codes_;
   alignas(64) std::byte tables_[kRowBlock * kTableBytes];  // by row: bfloat16 values by code
 };
+
+// Codes of eight bits. A permutation puts code + 128 into the bits [8, 16) of a float of exponent 15, which makes it
+// 2^15 + 128 + code: a fused multiplication takes that away again and has the scale's exact product.
+class ByteRuns : RunScales {
+  static constexpr float kOffset = 32768 + 128;
+  // Of scales whose products with kOffset are exact and finite.
+  static constexpr float kMostFused = 0x1p111f;
+
+ public:
+  using RunScales::RunScales;
+
+  template <class Meanwhile>
+  __attribute__((always_inline)) void read(int k, std::byte* to, Meanwhile&& meanwhile) {
+    const std::byte* codes = codes_at(k);
+    const Group group = enter(k);
+    if (group == Group::kUnsafe) return read_plainly(k, to, meanwhile);
+    if (group == Group::kNew) fused_ = take_offsets();
+    fused_ ? multiply<true>(codes, to, meanwhile) : multiply<false>(codes, to, meanwhile);
+  }
+
+ private:
+  // Whether all scales can be used fused. Those of 0 and below cannot: they make zeros with a sign.
+  __attribute__((always_inline)) bool take_offsets() {
+    __mmask16 fused = has_short_scales() ? 0xffff : 0;
+    for (int v = 0; v < 4; ++v) {
+      const V of_rows = _mm512_load_ps(scales() + 16 * v);
+      fused &= _mm512_cmp_ps_mask(of_rows, _mm512_set1_ps(kMostFused), _CMP_LT_OQ);
+      fused &= _mm512_cmp_ps_mask(of_rows, _mm512_setzero_ps(), _CMP_GT_OQ);
+      _mm512_store_ps(offsets_ + 16 * v, _mm512_mul_ps(of_rows, _mm512_set1_ps(-kOffset)));
+    }
+    return fused == 0xffff;
+  }
+
+  template <bool kFused, class Meanwhile>
+  __attribute__((always_inline)) void multiply(const std::byte* codes, std::byte* to, Meanwhile&& meanwhile) const {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRowBlock / 4; ++i) {
+      for (int half = 0; half < 2; ++half) {
+        const std::byte* line = codes + (2 * i + half) * kLine;
+        ask_ahead(line);
+        const I above_zero = _mm512_xor_si512(load(line), _mm512_set1_epi8(-128));
+        multiply_row<kFused, 0>(4 * i + 2 * half, above_zero, to);
+        multiply_row<kFused, 32>(4 * i + 2 * half + 1, above_zero, to);
+      }
+      meanwhile(i);
+    }
+  }
+  // From byte kFirst of the line on.
+  template <bool kFused, int kFirst>
+  __attribute__((always_inline)) void multiply_row(int row, I line, std::byte* to) const {
+    const V a = product<kFused, kFirst>(row, line), b = product<kFused, kFirst + 16>(row, line);
+    store(to + row * kLine, reinterpret_cast<I>(_mm512_cvtne2ps_pbh(b, a)));
+  }
+  template <bool kFused, int kFirst>
+  __attribute__((always_inline)) V product(int row, I line) const {
+    constexpr int kExponent = 0x47000000;
+    constexpr __mmask64 kSecondBytes = 0x2222222222222222;
+    const I places =
+        _mm512_slli_epi32(_mm512_add_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                                           _mm512_set1_epi32(kFirst)),
+                          8);
+    const V code =
+        _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(_mm512_set1_epi32(kExponent), kSecondBytes, places, line));
+    const V scale = _mm512_set1_ps(scales()[row]);
+    if constexpr (kFused) return _mm512_fmadd_ps(code, scale, _mm512_set1_ps(offsets_[row]));
+    return _mm512_mul_ps(_mm512_sub_ps(code, _mm512_set1_ps(kOffset)), scale);
+  }
+
+  bool fused_ = false;
+  alignas(64) float offsets_[kRowBlock];  // -kOffset × scale of the group
+};
+
+// body(the Reader of such codes).
+template <class Body>
+void with_reader(const Expansion& e, const std::byte* block, int ahead_bytes, Body&& body) {
+  if (e.layout.bits == 4) return body(NibbleRuns(e, block, ahead_bytes));
+  body(ByteRuns(e, block, ahead_bytes));
+}
 
 // Rows of kLine bytes change places with columns of four: row(i), i < 16, is where row i lies, put(j, column j).
 template <class Row, class Put>
@@ -187,9 +288,15 @@ class RunsGemm {
   RunsGemm(const PanelCall& call, const std::byte* x, int stride) : call_(call), x_(x), stride_(stride) {}
 
   void multiply(const std::byte* block, float* tile) const {
+    with_reader(*call_.expansion, block, call_.blocking.codes_ahead_bytes,
+                [&](auto&& reader) { add_block(reader, tile); });
+  }
+
+ private:
+  template <class Reader>
+  void add_block(Reader& reader, float* tile) const {
     std::byte *values = call_.scratch, *before = values + kRunValues;
     const std::byte* x = x_;
-    RunReader reader(*call_.expansion, block, call_.blocking.codes_ahead_bytes);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -204,7 +311,6 @@ class RunsGemm {
     call_.rows == 1 ? store_sums(tile) : store_columns(tile);
   }
 
- private:
   // Of a run, in four steps among 16.
   __attribute__((always_inline)) void add_products(int step, const std::byte* x, const std::byte* values) const {
     if (step == 1) {
@@ -277,14 +383,15 @@ void gemm_code_runs(const PanelCall& call, std::byte* pairs) {
 void expand_code_runs(const Expansion& e, const std::byte* block, int first, int count, std::byte* to) {
   constexpr int kAheadBytes = 3072, kPairBytes = 4 * kRowBlock;
   alignas(64) std::byte values[kRunValues];
-  RunReader reader(e, block, kAheadBytes);
-  for (int k = first; k < first + count; k += kRun, to += kRun / 2 * kPairBytes) {
-    reader.read(k, values, [](int) {});
-    for (int part = 0; part < 4; ++part) {
-      transpose([&](int i) { return values + part * kTileBytes + i * kLine; },
-                [&](int pair, I rows) { store(to + pair * kPairBytes + part * kLine, rows); });
+  with_reader(e, block, kAheadBytes, [&](auto&& reader) {
+    for (int k = first; k < first + count; k += kRun, to += kRun / 2 * kPairBytes) {
+      reader.read(k, values, [](int) {});
+      for (int part = 0; part < 4; ++part) {
+        transpose([&](int i) { return values + part * kTileBytes + i * kLine; },
+                  [&](int pair, I rows) { store(to + pair * kPairBytes + part * kLine, rows); });
+      }
     }
-  }
+  });
 }
 
 }  // namespace computron::kernels

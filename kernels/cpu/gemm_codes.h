@@ -18,11 +18,10 @@ void gemm_codes_bf16_avx512(const PanelCall& call);
 // Of values of float32:
 void gemm_codes_f32_avx512(const PanelCall& call);
 
-// As gemm_codes_bf16_avx512 for one row and codes of eight bits, with the bits of gemm_amx, which writes slices of
-// values and reads them as tiles. Llama 3.2 1B at batch 1, two cores of a Xeon of family 6, model 207, in turns: int8
-// 0.87 and 0.82 of a plain read against 0.69 and 0.58, fp8 0.61 and 0.65 against 0.50; two rows were slower (int8 0.60
-// against 0.70), as were four bits. False, and nothing is done: anything else, or groups that are no multiple of a
-// tile's 32 k.
+// As gemm_codes_bf16_avx512 for one row of fp8, with the bits of gemm_amx, which writes slices of values and reads them
+// as tiles. Llama 3.2 1B at batch 1, two cores of a Xeon of family 6, model 207, in turns: 0.61 and 0.65 of a plain
+// read against 0.50; two rows were slower. False, and nothing is done: anything else, or groups that are no multiple of
+// a tile's 32 k.
 bool gemm_codes_as_amx(const PanelCall& call);
 
 }  // namespace computron::kernels

@@ -23,6 +23,7 @@ W words(I x) { return reinterpret_cast<W>(x); }
 // in_lower_half(j): whether vector j of the scales has them as bfloat16 in the lower halves of its lanes.
 
 struct Int8Codes {
+  static constexpr bool kIsFp8 = false;
   static constexpr int kPairBytes = 128;
   static constexpr int kHalves[2][2] = {{0, 1}, {2, 3}};
   static constexpr float kSmallestScale = kSmallestSafe;
@@ -80,6 +81,7 @@ constexpr InterleavedOrder kInterleaved;
 
 template <bool kByDots>
 struct Fp8Codes {
+  static constexpr bool kIsFp8 = true;
   static constexpr int kPairBytes = 128;
   static constexpr int kHalves[2][2] = {{0, 1}, {2, 3}};
   static constexpr float kSmallestScale = kByDots ? 0x1p-23f : kSmallestSafe;
@@ -105,6 +107,7 @@ struct Fp8Codes {
 // A permutation of words finds the bfloat16 of code 16 j + i below and of code 64 + 16 j + i above in lane i.
 template <bool kByDots>
 struct NibbleCodes {
+  static constexpr bool kIsFp8 = false;
   static constexpr int kPairBytes = 64;
   static constexpr int kHalves[2][2] = {{0, 2}, {1, 3}};
   static constexpr float kSmallestScale = kByDots ? 0x1p-31f : kSmallestSafe;
@@ -426,10 +429,10 @@ void gemm_codes_bf16_avx512(const PanelCall& call) {
 
 bool gemm_codes_as_amx(const PanelCall& call) {
   const int group = call.expansion->layout.group;
-  const bool eight_bits = bits_of(call.expansion->type.codes) == 8;
-  if (call.rows > 1 || !eight_bits || (group % kTileDepth != 0 && group < call.depth)) return false;
+  const bool fp8 = call.expansion->type.codes == DType::kFp8;
+  if (call.rows > 1 || !fp8 || (group % kTileDepth != 0 && group < call.depth)) return false;
   with_codes(call, [&]<class Code>(I table, Code*) {
-    if constexpr (Code::kPairBytes == 128) TiledCodesGemm<Code>(call, table).run();
+    if constexpr (Code::kIsFp8) TiledCodesGemm<Code>(call, table).run();
   });
   return true;
 }

@@ -16,10 +16,12 @@ namespace {
 
 constexpr Isa kAll[] = {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
 
+// With permutations of bytes (VBMI), as all processors with AMX had until 2026; a virtual machine may hide them.
 bool processor_has_amx() {
   constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
   unsigned a, b, c, d;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kAmxBf16) && (d & kAmxTile);
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kAmxBf16) && (d & kAmxTile) &&
+         __builtin_cpu_supports("avx512vbmi");
 }
 
 // Linux hands out the tile state (XFEATURE 18) on request, once for all threads (Documentation/arch/x86/xstate.rst).

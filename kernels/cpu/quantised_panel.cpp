@@ -62,16 +62,24 @@ unsigned code_at(const std::byte* pair, DType codes, int place) {
   return std::to_integer<unsigned>(pair[place % 16 * 4 + place / 32]) >> place / 16 % 2 * 4 & 15;
 }
 
-// Where the code of a row is in a run that begins at `k` / 32 * 32: its byte, and whether it is the upper half.
-constexpr int byte_in_runs(int row, int k) { return row / 4 * 64 + k % QuantisedLayout::kRun * 2 + row % 4 / 2; }
+constexpr int kRun = QuantisedLayout::kRun;
+
+// Where the code of four bits of a row is in a run that begins at `k` / 32 * 32: its byte, and whether it is the upper
+// half.
+constexpr int byte_in_runs(int row, int k) { return row / 4 * 64 + k % kRun * 2 + row % 4 / 2; }
 constexpr bool upper_in_runs(int row) { return row % 2 == 1; }
 
-unsigned code_of(const std::byte* block, const QuantisedLayout& layout, const WeightType& type, int row, int k) {
-  if (!layout.in_runs) {
-    return code_at(block + layout.codes_at(k / 2 * 2), type.codes, place_of(in_pairs(type), row, k));
-  }
-  const std::byte* run = block + layout.codes_at(k / QuantisedLayout::kRun * QuantisedLayout::kRun);
+unsigned code_in_run(const std::byte* run, std::size_t bits, int row, int k) {
+  if (bits == 8) return std::to_integer<unsigned>(run[row * kRun + k % kRun]);
   return std::to_integer<unsigned>(run[byte_in_runs(row, k)]) >> (upper_in_runs(row) ? 4 : 0) & 15;
+}
+
+// The i-th k of a group whose codes begin at `codes`.
+unsigned code_of(const std::byte* codes, const QuantisedLayout& layout, const WeightType& type, int row, int i) {
+  const int together = layout.in_runs ? kRun : 2;
+  const std::byte* first = codes + layout.code_bytes(i / together * together);
+  return layout.in_runs ? code_in_run(first, layout.bits, row, i)
+                        : code_at(first, type.codes, place_of(in_pairs(type), row, i));
 }
 
 // ---- gathering
@@ -200,10 +208,10 @@ void put_words(const std::byte* from, std::byte* pair) {
 }
 
 // Of a whole run, from the pair with its first k on.
-void put_run(const std::byte (&from)[QuantisedLayout::kRun / 2][kPairCodes], std::byte* run) {
+void put_run(const std::byte (&from)[kRun / 2][kPairCodes], std::byte* run) {
   const __m128i low = _mm_set1_epi8(15), places = _mm_set1_epi16(0x1001);  // 1 and 16
   const __m128i by_k = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
-  for (int pair = 0; pair < QuantisedLayout::kRun / 2; ++pair) {
+  for (int pair = 0; pair < kRun / 2; ++pair) {
     for (int i = 0; i < kPairCodes / 32; ++i) {  // sixteen rows
       const auto words = [&](int j) {
         const __m128i codes = _mm_and_si128(load128(from[pair] + 32 * i + 16 * j), low);
@@ -229,8 +237,29 @@ void put_run_codes(const std::byte* from, int row, int end, int k, std::byte* ru
   }
 }
 
+// Of eight bits.
+void put_run_bytes(const Square& square, const CodePiece& p, const QuantisedLayout& layout, int first_k,
+                   std::byte* block) {
+  for (int k = p.k; k < p.k + p.count; ++k) {
+    std::byte* run = block + layout.codes_at(first_k + k / kRun * kRun);
+    for (int r = p.row; r < p.row + p.rows; ++r) {
+      run[r * kRun + k % kRun] = square[k / 2][place_of(true, r, k)];
+    }
+  }
+}
+// Of rows that lie side by side already.
+void copy_run_bytes(const CodePiece& p, const QuantisedLayout& layout, int first_k, std::byte* block) {
+  for (int k = p.k, next; k < p.k + p.count; k = next) {
+    next = std::min(k / kRun * kRun + kRun, p.k + p.count);
+    std::byte* run = block + layout.codes_at(first_k + k / kRun * kRun);
+    for (int r = 0; r < p.rows; ++r) {
+      std::memcpy(run + (p.row + r) * kRun + k % kRun, p.source + r * p.row_stride + (k - p.k),
+                  static_cast<std::size_t>(next - k));
+    }
+  }
+}
+
 void put_runs(const Square& square, const CodePiece& p, const QuantisedLayout& layout, int first_k, std::byte* block) {
-  constexpr int kRun = QuantisedLayout::kRun;
   const int end_k = p.k + p.count, end = p.row + p.rows;
   for (int k = p.k, next; k < end_k; k = next) {
     next = std::min(k / kRun * kRun + kRun, end_k);
@@ -260,7 +289,10 @@ void put_nibbles(const std::byte* from, bool pairs, int row, int end, int k, std
 
 void put(const Square& square, const WeightType& type, const CodePiece& p, const QuantisedLayout& layout, int first_k,
          std::byte* block) {
-  if (layout.in_runs) return put_runs(square, p, layout, first_k, block);
+  if (layout.in_runs) {
+    return layout.bits == 8 ? put_run_bytes(square, p, layout, first_k, block)
+                            : put_runs(square, p, layout, first_k, block);
+  }
   const bool pairs = in_pairs(type), words = two_in_a_byte(type.codes);
   const int end_k = p.k + p.count, end = p.row + p.rows;
   for (int k = p.k, next; k < end_k; k = next) {
@@ -308,8 +340,14 @@ void pack_codes(std::byte* packed, int depth, const WeightType& type, int row, i
                             source + (r - row) * row_stride + (k - column) * column_stride,
                             row_stride,
                             column_stride};
+      const int first_k = k / kSquare * kSquare;
+      std::byte* block = packed + r / kRowBlock * layout.block_bytes();
+      if (layout.in_runs && layout.bits == 8 && column_stride == 1) {
+        copy_run_bytes(piece, layout, first_k, block);
+        continue;
+      }
       gather(piece, in_pairs(type), square);
-      put(square, type, piece, layout, k / kSquare * kSquare, packed + r / kRowBlock * layout.block_bytes());
+      put(square, type, piece, layout, first_k, block);
     }
   }
 }
@@ -341,9 +379,11 @@ void dequantise_row(const std::byte* block, const QuantisedLayout& layout, const
                     int last, float* out) {
   for (int k = first, end; k < last; k = end) {
     end = std::min((k / layout.group + 1) * layout.group, last);
-    const float scale = scale_of(block, layout, type, row, k / layout.group);
+    const int group = k / layout.group, first_k = group * layout.group;
+    const float scale = scale_of(block, layout, type, row, group);
+    const std::byte* codes = block + layout.codes_at(first_k);
     for (; k < end; ++k) {
-      const float value = scale * value_of_code(type.codes, code_of(block, layout, type, row, k));
+      const float value = scale * value_of_code(type.codes, code_of(codes, layout, type, row, k - first_k));
       *out++ = type.values == DType::kBF16 ? f32_from_bf16(bf16_from_f32(value)) : value;
     }
   }

@@ -7,9 +7,10 @@
 // byte. Of those of four each 128, which are two k of all rows, are 16 words of 32 bits: number 16 j + i of them is
 // bits [4 j, 4 j + 4) of word i, so that one shift gives 16 neighbours.
 //
-// With AMX codes of four bits lie in runs instead, where groups are of whole runs and values bf16: 32 k of all rows are
-// 16 times 32 words of 16 bits, a word a k, and row 4 i + j has bits [4 j, 4 j + 4) of the words of number i
-// (gemm_code_runs.h). Zeroed memory is a weight of zeros.
+// With AMX codes of int8, int4 and fp4 lie in runs instead, where groups are of whole runs and values bf16
+// (gemm_code_runs.h). A run, 32 k of all rows, is row after row of 32 bytes for eight bits. For four it is 16 times 32
+// words of 16 bits, a word a k, and row 4 i + j has bits [4 j, 4 j + 4) of the words of number i. Zeroed memory is a
+// weight of zeros.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +41,8 @@ struct QuantisedLayout {
         bits(bits_of(type.codes)),
         scale_bytes(size_of(type.scales)),
         factors_bytes(kRowBlock * type.factor_bytes()),
-        in_runs(bits == 4 && type.values == DType::kBF16 && group % kRun == 0 && usable_isa() == Isa::kAmx) {}
+        in_runs(type.codes != DType::kFp8 && type.values == DType::kBF16 && group % kRun == 0 &&
+                usable_isa() == Isa::kAmx) {}
 
   // Codes of this many k, an even number.
   constexpr std::size_t code_bytes(int k) const { return static_cast<std::size_t>(k) * kRowBlock * bits / 8; }

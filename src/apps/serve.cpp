@@ -74,11 +74,10 @@ std::string pools_of(const JobPlan& plan) {
 void note_choices(const Job& job, Configuration& configuration) {
   const MeshShape shape = job.mesh().shape;
   const JobPlan& plan = job.plan();
-  const std::pair<const char*, std::string> chosen[] = {{"tp", fmt::format("{}", shape.tp)},
-                                                        {"pp", fmt::format("{}", shape.pp)},
-                                                        {"device", job.device().name()},
-                                                        {"page-size", format_size(plan.page_bytes)},
-                                                        {"device-memory", pools_of(plan)}};
+  const std::pair<const char*, std::string> chosen[] = {
+      {"tp", fmt::format("{}", shape.tp)}, {"pp", fmt::format("{}", shape.pp)},
+      {"device", job.device().name()},     {"page-size", format_size(plan.page_bytes)},
+      {"device-memory", pools_of(plan)},   {"guide-memory", format_size(plan.guide_bytes)}};
   for (auto& [option, value] : configuration) {
     for (const auto& [name, choice] : chosen) {
       if (option == name && value != choice) value = choice;
@@ -249,7 +248,7 @@ void serve_watched(const Call& call, Communicator world) {
   Job job(std::move(job_options), std::move(world), call.heartbeat, call.hooks, std::move(files.indices));
   agreed(job.mesh().job, [&] {
     throw_if_stopped();
-    if (reports) call.heartbeat.run_beside([&] { open_input(options, job.models(), files); });
+    if (reports) call.heartbeat.run_beside([&] { open_input(options, job, files); });
   });
   const bool coded = job.plan().page_coding == PageCoding::kCoded;
   options.dry_run ? dry_run(job, files.reader.get(), options.replay, files.profiles, coded)

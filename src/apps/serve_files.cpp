@@ -82,8 +82,14 @@ bool is_complete(const Communicator& world, const ServeOptions& options, const S
   return world.broadcast({static_cast<std::byte>(complete)}, 0)[0] != std::byte{0};
 }
 
-void open_input(const ServeOptions& options, const ModelSet& loaded, ServeFiles& files) {
+void open_input(const ServeOptions& options, const Job& job, ServeFiles& files) {
   ReaderLimits limits{.max_line_bytes = options.max_line_bytes, .seed = options.job.options.seed};
+  if (job.plan().guide_bytes == 0) {
+    limits.no_guides = job.options().guide_bytes
+                           ? "this job serves no guided answers (--guide-memory 0)"
+                           : "this job has no memory to spare for guided answers (--guide-memory)";
+  }
+  const ModelSet& loaded = job.models();
   if (!options.shard.empty()) limits.shard = parse_shard(options.shard);
   const std::string folder =
       options.requests == "-" ? "." : std::filesystem::path(options.requests).parent_path().string();

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "computron/requests/request_reader.h"
-#include "computron/serve/model_set.h"
+#include "computron/serve/job.h"
 #include "computron/serve/step_recorder.h"
 #include "computron/storage/result_journal.h"
 #include "computron/storage/result_writer.h"
@@ -38,6 +38,6 @@ std::size_t kept_page_bytes(const Communicator& world, const JobOptions& job, co
 bool is_complete(const Communicator& world, const ServeOptions& options, const ServeFiles& files);
 
 // Rank 0, when the models are there: begins to read the requests, and to write results unless the run is a dry one.
-void open_input(const ServeOptions& options, const ModelSet& loaded, ServeFiles& files);
+void open_input(const ServeOptions& options, const Job& job, ServeFiles& files);
 
 }  // namespace computron

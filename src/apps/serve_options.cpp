@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 
 #include "computron/base/json_text.h"
+#include "computron/base/size.h"
+#include "computron/runtime/guide_compiler.h"
 #include "computron/storage/shard.h"
 #include "src/cli/option_checks.h"
 #include "src/cli/option_groups.h"
@@ -107,6 +109,14 @@ void add_chat_options(CLI::App& app, ServeOptions& o) {
                  "The day, as YYYY-MM-DD, that chat templates take for today (default: one fixed day for each family)");
 }
 
+void add_guide_options(CLI::App& app, ServeOptions& o) {
+  app.add_option(
+      "--guide-memory", o.guide_memory,
+      "Host memory that guides of structured answers may take on each rank of a last stage, 192MiB at least; "
+      "0: requests for guided answers are refused (default: 256MiB where memory is left beside everything "
+      "else, otherwise 0)");
+}
+
 void add_limits(CLI::App& app, ServeOptions& o) {
   app.add_option("--seed", o.job.options.seed, "Seed of sampling, for requests without one of their own")
       ->check(whole_number());
@@ -139,12 +149,24 @@ void ServeOptions::complete() {
     if (model.slo_s == 0) model.slo_s = slo_s;
   }
   choose_chat();
+  if (!guide_memory.empty()) read_guide_memory();
   job.options.trace = !trace.empty();
   record_limit_bytes = size_of("--record-limit", record_limit);
   if (!record.empty() && dry_run) throw Error(ExitCode::kUsage, "--record: a dry run has nothing to record");
   journal.durability = parse_durability(durability);
   journal.max_line_bytes = max_line_bytes;
   if (!shard.empty()) shard = parse_shard(shard).to_string();
+}
+
+void ServeOptions::read_guide_memory() {
+  const std::size_t bytes = size_of("--guide-memory", guide_memory);
+  if (bytes > 0 && bytes < GuideCompiler::kLeastBytes) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("--guide-memory: {} is less than {}, which three guides may take: one that is used, one "
+                            "that is made and one that waits; 0 refuses guided answers",
+                            shown(guide_memory), format_size(GuideCompiler::kLeastBytes)));
+  }
+  job.options.guide_bytes = bytes;
 }
 
 void ServeOptions::choose_chat() {
@@ -178,6 +200,7 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
   add_deadline_options(app, o);
   add_limits(app, o);
   add_chat_options(app, o);
+  add_guide_options(app, o);
   add_watching_options(app, o);
   app.add_flag("--replay", o.replay, "Honour the requests' arrival times");
   app.add_flag("--dry-run", o.dry_run, "Load and serve nothing: print the plan, its swaps, bytes and predicted times");
@@ -190,6 +213,7 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
   group_options(
       app, "Requests and results",
       {"--requests", "--output", "--shard", "--max-line-bytes", "--seed", "--chat-format", "--chat-date", "--replay"});
+  group_options(app, "Memory", {"--guide-memory"});
   group_options(app, "Scheduling", {"--max-batch-tokens", "--max-seqs", "--share-prefixes", "--slo", "--on-late"});
   group_options(app, "Resuming",
                 {"--durability", "--disk-wait", "--drain", "--drain-warned", "--max-crashes", "--take-over",

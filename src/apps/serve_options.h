@@ -29,6 +29,7 @@ struct ServeOptions {
   std::string on_late = "serve";
   std::string chat_format;  // of models that have none of their own
   std::string chat_date;
+  std::string guide_memory;
   bool dry_run = false;
   std::string profiles;
   bool quiet = false;
@@ -45,6 +46,7 @@ struct ServeOptions {
 
  private:
   void choose_chat();
+  void read_guide_memory();
 };
 
 // `options` must live as long as `command`.

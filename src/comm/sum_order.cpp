@@ -29,7 +29,11 @@ void sum_chain(std::span<float* const> parts, float* out, std::size_t at, std::s
 }  // namespace
 
 void add(float* out, const float* lower, const float* upper, std::size_t count) {
+#if defined(__clang__)
+#pragma clang loop vectorize(assume_safety)
+#else
 #pragma GCC ivdep
+#endif
   for (std::size_t i = 0; i < count; ++i) out[i] = lower[i] + upper[i];
 }
 

@@ -113,7 +113,7 @@ std::optional<AskedGuide> of_field(std::string_view name, const JsonValue& value
 
 }  // namespace
 
-RequestedGuide guide_of(const JsonFields& body, GuideChecker& guides) {
+RequestedGuide guide_of(const JsonFields& body, GuideChecker& guides, std::string_view refusal) {
   std::optional<AskedGuide> asked;
   for (const std::string_view name : kGuideFields) {
     const JsonValue& value = field(body, name);
@@ -123,6 +123,7 @@ RequestedGuide guide_of(const JsonFields& body, GuideChecker& guides) {
     if (other) asked = std::move(other);
   }
   if (!asked) return {};
+  if (!refusal.empty()) invalid_parameter(fmt::format("{}: {}", asked->path, refusal));
   try {
     return {asked->path, guides.checked(std::move(asked->guide))};
   } catch (const RequestError& error) {

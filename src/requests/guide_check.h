@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "computron/guided/guide_spec.h"
 #include "src/requests/request_fields.h"
@@ -15,8 +16,8 @@ struct RequestedGuide {
 };
 
 // RequestError{invalid_parameter} naming the field, and within a schema keyword and place, where it asks for what is
-// not served.
-RequestedGuide guide_of(const JsonFields& body, GuideChecker& guides);
+// not served. `refusal`: why nothing is, whatever is asked for; empty: guided answers are served.
+RequestedGuide guide_of(const JsonFields& body, GuideChecker& guides, std::string_view refusal);
 
 // Refuses what does not go with a guided answer, and an answer that no token of the model begins: `request` is what the
 // body asks for besides, with all stop tokens. `guides` has checked the guide last.

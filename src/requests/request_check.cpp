@@ -224,7 +224,7 @@ RequestParts parts_of(const RequestDraft& draft, Request common, const std::vect
 }
 
 void take_guide(const RequestDraft& draft, const ServedModel& model, const RequestContext& context, Request& request) {
-  const RequestedGuide guide = guide_of(draft.body, *context.guides);
+  const RequestedGuide guide = guide_of(draft.body, *context.guides, context.no_guides);
   request.sampling.guide = guide.text;
   if (guide.text) check_guided(request, model, guide, *context.guides);
 }

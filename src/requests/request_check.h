@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "computron/guided/guide_spec.h"
@@ -34,6 +35,7 @@ struct RequestContext {
   std::uint64_t seed = 0;    // of the job, for requests without one of their own
   std::string image_folder;  // of relative paths
   GuideChecker* guides = nullptr;
+  std::string_view no_guides = {};  // ReaderLimits::no_guides
 };
 
 // Throws RequestError invalid_request, invalid_parameter, model_not_found or context_length_exceeded; its message names

@@ -82,7 +82,8 @@ RequestParts RequestParser::read(IncomingRequest& incoming, std::string_view lin
                                           .default_max_tokens = limits_.default_max_tokens,
                                           .seed = limits_.seed,
                                           .image_folder = image_folder_,
-                                          .guides = &guides_});
+                                          .guides = &guides_,
+                                          .no_guides = limits_.no_guides});
   incoming.pooled = std::move(checked.pooled);
   incoming.text = std::move(checked.text);
   if (checked.prompt_token_ids) {

@@ -155,10 +155,12 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
       work_(make_workspace(device, ops, layouts_, options.max_rows)),
       communicators_(std::move(communicators)),
       collector_(mesh, progress, trace_, largest_vocab(layouts_)),
-      guides_([this, texts = options.token_texts](ModelId model) {
-        ensure(texts != nullptr, "an answer is guided where no tokens have texts");
-        return TokenTrie(texts(model), static_cast<std::size_t>(layouts_[model]->plan.config.vocab));
-      }) {
+      guides_(
+          [this, texts = options.token_texts](ModelId model) {
+            ensure(texts != nullptr, "an answer is guided where no tokens have texts");
+            return TokenTrie(texts(model), static_cast<std::size_t>(layouts_[model]->plan.config.vocab));
+          },
+          GuideCompiler::kept_of(options.guide_bytes)) {
   for (const ShardLayout* layout : layouts_) {
     transformers_.emplace_back(*layout, mesh.t);
     adapters_.emplace_back(*layout);

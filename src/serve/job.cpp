@@ -90,7 +90,8 @@ JobPlan Job::make_plan() const {
                .page_coding = device_.page_coding(),
                .transport_kind = device_.transport_kind(),
                .max_batch_tokens = models_.max_batch_tokens(),
-               .page_bytes = models_.page_bytes()};
+               .page_bytes = models_.page_bytes(),
+               .guide_bytes = memory_.guide_bytes()};
   for (const RankGroup& group : mesh_.groups) {
     const int in_flight = steps_in_flight(group.shape);
     plan.groups.push_back({.frames = memory_.of_group(group.index).frames,
@@ -142,16 +143,18 @@ void Job::map_pages() {
 void Job::make_executor() {
   std::vector<const ShardLayout*> layouts;
   for (ModelId m = 0; m < models_.in_own_group().size(); ++m) layouts.push_back(&models_.layout(m));
-  const ExecutorOptions options{
-      .frames = group_plan().frames,
-      .frame_bytes = plan_.page_bytes,
-      .host_slots = group_plan().host_slots,
-      .max_rows = plan_.max_batch_tokens,
-      .steps_in_flight = group_plan().steps_in_flight,
-      .verify_swap = plan_.verify_swap,
-      .token_texts = [this](ModelId model) { return token_texts(models_.index(models_.in_own_group()[model])); },
-      .wrap_pages = hooks_.page_wrapper(progress()),
-      .trace = trace_.get()};
+  ExecutorOptions options{.frames = group_plan().frames,
+                          .frame_bytes = plan_.page_bytes,
+                          .host_slots = group_plan().host_slots,
+                          .max_rows = plan_.max_batch_tokens,
+                          .steps_in_flight = group_plan().steps_in_flight,
+                          .verify_swap = plan_.verify_swap,
+                          .wrap_pages = hooks_.page_wrapper(progress()),
+                          .trace = trace_.get()};
+  if (plan_.guide_bytes > 0) {
+    options.guide_bytes = plan_.guide_bytes;
+    options.token_texts = [this](ModelId m) { return token_texts(models_.index(models_.in_own_group()[m])); };
+  }
   const TransportKind kind = plan_.transport_kind;
   if (mesh_.schedules() && kind != TransportKind::kHost && mesh_.job.size() > 1) {
     spdlog::info("sums and activations go {}",

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <set>
 #include <span>
+#include <string_view>
 
 #include "computron/base/size.h"
 #include "computron/comm/agreed.h"
@@ -23,6 +24,8 @@
 
 namespace computron {
 namespace {
+
+constexpr std::string_view kNoneToSpare = "a node has no memory to spare for guides (--guide-memory, --host-cache)";
 
 // Collective: how many pages of so many bytes every rank of `group` can have.
 int pages_on_all(const Communicator& group, std::size_t bytes, std::size_t page_bytes) {
@@ -39,6 +42,9 @@ MemoryPlan::MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDe
       limit_(available_memory()),
       own_memory_(device.own_memory()) {
   count_fixed(mesh, device, models, pages, steps_in_flight);
+  const std::size_t vocabularies = vocabulary_bytes(mesh, models);
+  guide_bytes_ = options.guide_bytes.value_or(GuideCompiler::kMaxBytes);
+  if (options.guide_bytes) count_guides(vocabularies);
   landing_pages_ = device.page_coding() == PageCoding::kCoded ? device.device().landing_pages() : 0;
   pool_bytes_ =
       options.device_memory_bytes > 0 ? options.device_memory_bytes : default_pool_bytes(options, mesh, models);
@@ -49,9 +55,11 @@ MemoryPlan::MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDe
   own_.host_slots = pages_on_all(mesh.group, host_cache, page_bytes_);
   need_.host += static_cast<std::size_t>(own_.host_slots) * page_bytes_;
   gather_groups(mesh);
+  if (!options.guide_bytes) spare_for_guides(mesh, device, vocabularies);
   for (const MemoryNeed& need : gather(device.node(), need_)) node_bytes_ += need.host_total();
   const std::vector<MemoryNeed> needs = gather(mesh.job, need_);
   if (mesh.schedules()) spdlog::info("{}", table(needs, mesh, models, pages));
+  if (mesh.schedules() && guides_refused_) spdlog::warn("guided requests are refused: {}", kNoneToSpare);
 }
 
 // Collective: every group's, from its first rank.
@@ -75,8 +83,7 @@ void MemoryPlan::count_fixed(const Mesh& mesh, const RankDevice& device, const M
   need_.separate = pages.separate_bytes();
   const bool coded = device.page_coding() == PageCoding::kCoded;
   if (coded) count_coding(mesh, device, pages);
-  need_.guides = guide_bytes(mesh, models);
-  need_.host += (coded ? need_.coded + need_.staging : need_.held) + need_.guides;
+  need_.host += coded ? need_.coded + need_.staging : need_.held;
   // Transfers on their way to the next stage, and the parts of a sum.
   const std::size_t transfers = widest * sizeof(float) * models.max_batch_tokens() * (steps_in_flight + 2);
   need_.workspace = workspace.total() + transfers;
@@ -84,16 +91,39 @@ void MemoryPlan::count_fixed(const Mesh& mesh, const RankDevice& device, const M
   if (need_.on_device) need_.host += transfers;
 }
 
-// On the last stage, where answers are guided, of models that can be: guides, and each model's vocabulary. What comes
-// of it is taken as requests ask for it.
-std::size_t MemoryPlan::guide_bytes(const Mesh& mesh, const ModelSet& models) {
+// On the last stage, where answers are guided, of models that can be. 0: nothing is ever guided on this rank.
+std::size_t MemoryPlan::vocabulary_bytes(const Mesh& mesh, const ModelSet& models) {
+  if (!mesh.last_stage()) return 0;
   std::size_t vocabularies = 0;
   for (ModelId m = 0; m < models.in_own_group().size(); ++m) {
     const ModelConfig& config = models.layout(m).plan.config;
     if (config.pools() || !has_tokenizer(models.index(models.in_own_group()[m]))) continue;
     vocabularies += TokenTrie::estimated_bytes(static_cast<std::size_t>(config.vocab));
   }
-  return mesh.last_stage() && vocabularies > 0 ? GuideCompiler::kMaxBytes + vocabularies : 0;
+  return vocabularies;
+}
+
+// Guides, and each model's vocabulary: taken as requests ask for them.
+void MemoryPlan::count_guides(std::size_t vocabularies) {
+  if (vocabularies == 0 || guide_bytes_ == 0) return;
+  need_.guides = guide_bytes_ + vocabularies;
+  need_.host += need_.guides;
+}
+
+// Collective. Nobody has asked for guides: they get what is left beside everything else, so that a job without guided
+// requests is as large as it would be without them. On all ranks or on none.
+void MemoryPlan::spare_for_guides(const Mesh& mesh, const RankDevice& device, std::size_t vocabularies) {
+  const MemoryNeed before = need_;
+  count_guides(vocabularies);
+  std::size_t needed = 0, guides = 0;
+  for (const MemoryNeed& need : gather(device.node(), need_)) {
+    needed += need.host_total() - need.guides;
+    guides += need.guides;
+  }
+  guides_refused_ = mesh.job.all_reduce_max(has_to_spare(needed, guides, limit_.bytes) ? 0 : 1) != 0;
+  if (!guides_refused_) return;
+  need_ = before;
+  guide_bytes_ = 0;
 }
 
 // Collective. What pages take coded is known when they are loaded; a sample of the checkpoints says it before.
@@ -161,7 +191,7 @@ void MemoryPlan::check() const {
                     "--device-memory or --max-batch-tokens",
                     format_size(need_.device_total()), own, own_memory_->source, format_size(own_memory_->bytes)));
   }
-  if (node_bytes_ > limit_.bytes) {
+  if (node_bytes_ > limit_.bytes || need_.guides > limit_.bytes) {
     throw Error(ExitCode::kSystem,
                 fmt::format("the {} ranks of this node need {} (this one: {}), but {} leaves {}", ranks_on_node_,
                             format_size(node_bytes_), own, limit_.source, format_size(limit_.bytes)));
@@ -212,7 +242,7 @@ std::string MemoryPlan::table(const std::vector<MemoryNeed>& needs, const Mesh& 
   }
   table += fmt::format("this node: {} ranks need {}, {} leaves {}", ranks_on_node_, format_size(node_bytes_),
                        limit_.source, format_size(limit_.bytes));
-  return table + sharing_lines(needs) + coding_line(needs) + device_line();
+  return table + sharing_lines(needs) + coding_line(needs) + guides_line() + device_line();
 }
 
 // Ranks hold and map pages in any shares: who loads what has been dealt by bytes.
@@ -246,6 +276,12 @@ std::string MemoryPlan::coding_line(const std::vector<MemoryNeed>& needs) const 
       "and at most {} a rank beside them while they load{}",
       format_size(coded), format_size(held), format_size(staging),
       landing_pages_ > 0 ? fmt::format("; {} pages of each pool receive them", landing_pages_) : "");
+}
+
+std::string MemoryPlan::guides_line() const {
+  if (guide_bytes_ > 0) return {};
+  return fmt::format("\nguided requests are refused: {}",
+                     guides_refused_ ? kNoneToSpare : std::string_view("--guide-memory 0"));
 }
 
 std::string MemoryPlan::device_line() const {

@@ -37,6 +37,17 @@ TEST_F(ServeArguments, ChatFormatsHaveNamesAndDatesAreDays) {
   EXPECT_THAT(refused.errors, HasSubstr("--chat-format: 'llama99' is none of chatml, gemma2, "));
 }
 
+TEST_F(ServeArguments, MemoryOfGuidesIsNoneOrEnough) {
+  for (const char* size : {"1", "64MiB", "191MiB"}) {
+    const Outcome refused = serve_with("--guide-memory", size);
+    EXPECT_EQ(refused.code, 64) << size;
+    EXPECT_THAT(refused.errors,
+                HasSubstr("--guide-memory: '" + std::string(size) + "' is less than 192.00 MiB, which three guides"));
+  }
+  EXPECT_THAT(serve_with("--guide-memory", "much").errors, HasSubstr("--guide-memory: 'much' is not a size"));
+  for (const char* size : {"0", "192MiB"}) EXPECT_NE(serve_with("--guide-memory", size).code, 64) << size;
+}
+
 TEST_F(ServeArguments, StandInTheManualWithWhatElseMatters) {
   const std::string page = run({"man"}).output;
   std::size_t at = 0;

@@ -16,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 std::vector<CarriedFile> carried(const std::string& kind) {
@@ -182,6 +183,42 @@ TEST_F(ServeGuided, BadOnesCostOnlyThemselves) {
   EXPECT_EQ(served.results.error_code("plain"), "invalid_request");
 }
 
+// As the table of bytes says.
+TEST_F(ServeGuided, AJobWithoutMemoryForThemRefusesThemByName) {
+  const json common = {{"model", "text"}, {"prompt", {5, 6}}, {"max_tokens", 2}};
+  json guided = common;
+  guided.update({{"guided_choice", {"alpha"}}, {"max_tokens", 20}});
+  const std::vector<std::string> both = {line("guided", guided), line("free", common)};
+  ServeJob job_without = job(1, 2, both);
+  job_without.more = {"--guide-memory", "0"};
+  job_without.quiet = false;
+  const Served without = serve_ok(job_without, folder_);
+  EXPECT_EQ(without.results.error_code("guided"), "invalid_parameter");
+  EXPECT_EQ(without.results.line("guided").at("error").at("message"),
+            "body.guided_choice: this job serves no guided answers (--guide-memory 0)");
+  EXPECT_THAT(without.job.errors, HasSubstr("\nguided requests are refused: --guide-memory 0"));
+  EXPECT_EQ(without.metrics.at("configuration").at("guide-memory"), "0 B");
+  ServeJob job_with = job(1, 2, both);
+  job_with.more = {"--guide-memory", "192MiB"};
+  job_with.quiet = false;
+  const Served with = serve_ok(job_with, folder_);
+  EXPECT_EQ(with.results.choice("guided").at("text"), "alpha");
+  EXPECT_EQ(choices(with, "free"), choices(without, "free"));
+  EXPECT_EQ(with.metrics.at("configuration").at("guide-memory"), "192.00 MiB");
+  constexpr double kMiB = 1 << 20, kVocabulary = 128 * 1180 / kMiB;  // of one model that has a tokenizer
+  EXPECT_THAT(with.job.errors, ContainsRegex(fmt::format("stage 0 .x 1. +[0-9.]+ .iB +0 B ")));
+  EXPECT_THAT(with.job.errors, ContainsRegex(fmt::format("stage 1 .x 1. +[0-9.]+ .iB +{:.2f} MiB", 192 + kVocabulary)));
+}
+
+// What was asked for is counted from the start, whether or not a request is guided.
+TEST_F(ServeGuided, MemoryThatIsAskedForIsCounted) {
+  ServeJob large = job(1, 1, {line("free", {{"model", "text"}, {"prompt", {5, 6}}, {"max_tokens", 2}})});
+  large.more = {"--guide-memory", "100000TiB"};
+  const Served refused = serve(large, folder_);
+  EXPECT_EQ(refused.job.exit_code, 71) << refused.job.errors;
+  EXPECT_THAT(refused.job.errors, HasSubstr("guides 100000.00 TiB, pool"));
+}
+
 TEST_F(ServeGuided, AKilledJobGoesOnToTheSameAnswers) {
   std::vector<std::string> all;
   for (int i = 0; i < 8; ++i) {
@@ -196,7 +233,7 @@ TEST_F(ServeGuided, AKilledJobGoesOnToTheSameAnswers) {
   ServeJob slow = killed;
   slow.more = {"--max-seqs", "1", "--policy", "fifo"};
   slow.device_memory = "256KiB";
-  killed.more = {};
+  killed.more = {"--guide-memory", "192MiB"};  // which the journal does not depend on
   const fs::path partial = killed.output + ".partial";
   {
     RunningServe running(slow, folder_);

@@ -40,7 +40,8 @@ fs::path request_file(const ServeJob& job, const fs::path& folder) {
 }
 
 std::vector<std::string> command_of(const ServeJob& job, const fs::path& folder, const fs::path& output) {
-  std::vector<std::string> command = {job.program, "serve", "--quiet"};
+  std::vector<std::string> command = {job.program, "serve"};
+  if (job.quiet) command.emplace_back("--quiet");
   const auto add = [&](const std::string& name, const std::string& value) {
     command.push_back(name);
     command.push_back(value);

@@ -36,6 +36,7 @@ struct ServeJob {
   std::string page_size = "64KiB";
   int threads = 1;
   std::vector<std::string> more = {};  // further arguments
+  bool quiet = true;                   // false: it says what it does
   std::string output = {};             // result file; empty: one in the job's folder
   std::string program = served_program();
 };

@@ -54,8 +54,8 @@ TEST(CodedPieces, AddUpToThePageAndEndWithBlocks) {
        {std::size_t{100}, std::size_t{8192}, std::size_t{5} << 20, (std::size_t{3} << 20) + 77}) {
     const auto page = test::weights_and_others(bytes, bytes);
     const CodedBytes coded(page, BlockEncoding::kBf16);
-    std::size_t block = 0, crossed = 0, pieces = 0;
-    for (CodedPieces rest(coded.bytes(), bytes, kPieceBytes); !rest.at_end(); ++pieces) {
+    std::size_t block = 0, crossed = 0;
+    for (CodedPieces rest(coded.bytes(), bytes, kPieceBytes); !rest.at_end();) {
       const CodedPieces::Piece piece = rest.next();
       EXPECT_EQ(piece.begin, block);
       EXPECT_GT(piece.end, piece.begin);

@@ -161,6 +161,7 @@ TEST(GemmKernels, QuantisedWeightsHaveTheBitsOfTheirValues) {
       for (const WeightType& type : quantised_types(values)) {
         expect_product_of_values(random_quantised(type, kOut, in, 2, ordinary_scales()), x,
                                  {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 40});
+        expect_product_of_values(random_quantised(type, kOut, in, 2, positive_scales()), x, {1, 3, 16, 17});
       }
     }
   }

@@ -116,6 +116,13 @@ inline Floats ordinary_scales() {
   return scales;
 }
 
+// As files have them; kernels may have a shorter way for such.
+inline Floats positive_scales() {
+  Floats scales = ordinary_scales();
+  for (float& scale : scales) scale = std::abs(scale);
+  return scales;
+}
+
 // `codes` × `scales` × groups of 16, 32, 48, 64, 128 and of a whole row.
 inline std::vector<WeightType> quantised_types(DType values) {
   std::vector<WeightType> types;

@@ -110,6 +110,22 @@ TEST_F(GuideCheck, AnAnswerThatNoTokenBeginsIsRefused) {
       << "another model has the token";
 }
 
+// Whatever it is, and without a look at it; what asks for nothing is served.
+TEST_F(GuideCheck, WhereNoneAreServedTheyAreRefusedByName) {
+  parser_.emplace(models_, ReaderLimits{.no_guides = "this job serves no guided answers"});
+  const std::string why = ": this job serves no guided answers";
+  refused(R"("guided_regex":"(((")", "body.guided_regex" + why);
+  refused(R"("guided_choice":["a"])", "body.guided_choice" + why);
+  refused(R"("response_format":{"type":"json_object"})", "body.response_format" + why);
+  refused(R"("structured_outputs":{"regex":"a"})", "body.structured_outputs.regex" + why);
+  EXPECT_EQ(guide(R"("response_format":{"type":"text"},"guided_json":null)"), "");
+  RequestParser again = parser_->fresh();
+  const IncomingRequest read = again.parse(
+      0,
+      R"({"custom_id":"r","method":"POST","url":"/v1/completions","body":{"model":"text","prompt":[5],"guided_regex":"a"}})");
+  EXPECT_TRUE(std::holds_alternative<RequestFailure>(read.content)) << "lines that are read again";
+}
+
 TEST_F(GuideCheck, LongObjectsAreRefusedBeforeTheyAreRead) {
   std::string keys = "\"k\":1";
   for (int i = 0; i < 4100; ++i) keys += fmt::format(",\"k{}\":1", i);

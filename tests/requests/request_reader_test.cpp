@@ -242,7 +242,7 @@ TEST(RequestReader, QueueIsBoundedAndStoppable) {
   const TemporaryFolder folder;
   const auto path = folder.write("in.jsonl", text);
   // Three lines, or what three prompts of two tokens take.
-  for (const ReaderLimits limits : {ReaderLimits{.max_queued = 3}, ReaderLimits{.max_queued_bytes = 24}}) {
+  for (const ReaderLimits& limits : {ReaderLimits{.max_queued = 3}, ReaderLimits{.max_queued_bytes = 24}}) {
     EXPECT_EQ(read_path(path, limits).size(), 100u);
     RequestReader reader(path, RequestParser(two_models(), limits), limits);
     while (reader.lines_seen() < 3) std::this_thread::sleep_for(kSoon);

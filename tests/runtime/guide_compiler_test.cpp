@@ -135,7 +135,9 @@ TEST(GuideCompiler, ForgetsMasksBeforeGuides) {
 }
 
 TEST(GuideCompiler, OneGuideFits) {
-  EXPECT_GE(GuideCompiler::kMaxKeptBytes, Guide::kMaxBytes);
+  EXPECT_GE(GuideCompiler::kept_of(GuideCompiler::kLeastBytes), Guide::kMaxBytes);
+  EXPECT_EQ(GuideCompiler::kept_of(GuideCompiler::kMaxBytes), GuideCompiler::kMaxBytes - 2 * Guide::kMaxBytes);
+  EXPECT_THROW(GuideCompiler::kept_of(GuideCompiler::kLeastBytes - 1), Error);
   const GuideLimits limits;
   EXPECT_GE(Guide::kMaxBytes, Grammar::kMaxBytes + 2 * limits.matcher_bytes + limits.mask_bytes);
   EXPECT_GE(limits.matcher_bytes, 2 * TokenTrie::kMaxPathBytes) << "a walk forgets more than it goes on with";

@@ -80,7 +80,7 @@ TEST_F(BackgroundFileTest, ADiskThatFailsEndsTheFileAndNothingElse) {
 
 TEST_F(BackgroundFileTest, AFolderThatIsNotThereIsSaidAtOnce) {
   EXPECT_THROW(BackgroundFile("/nowhere/at/all"), Error);
-  EXPECT_THROW(BackgroundFile(testing::TempDir()), Error);
+  EXPECT_THROW(BackgroundFile{testing::TempDir()}, Error);
 }
 
 }  // namespace

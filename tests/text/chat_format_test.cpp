@@ -108,8 +108,9 @@ TEST(ChatFormat, TheDayIsFixed) {
     const ordered_json& chat = format["chats"][0];
     const ChatFormat by_template(tokenizer_with({}, format["template"], special_tokens(format)));
     const ChatFormat by_name(tokenizer_with({}), format["name"].get<std::string>());
-    EXPECT_EQ(written(by_template, chat), chat["text"]) << format["name"];
-    EXPECT_EQ(written(by_name, chat), chat["text"]) << format["name"];
+    const auto text = chat["text"].get<std::string>();
+    EXPECT_EQ(written(by_template, chat), text) << format["name"];
+    EXPECT_EQ(written(by_name, chat), text) << format["name"];
   }
 }
 

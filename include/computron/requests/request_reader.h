@@ -42,8 +42,9 @@ struct ReaderLimits {
   std::size_t max_queued = 4096;
   std::size_t max_queued_bytes = std::size_t{64} << 20;
   int default_max_tokens = 16;
-  std::uint64_t seed = 0;  // of requests that draw tokens and give none
-  Shard shard = {};        // lines of other parts are read for their custom_id only
+  std::uint64_t seed = 0;      // of requests that draw tokens and give none
+  std::string no_guides = {};  // why requests that ask for guided answers are refused; empty: they are served
+  Shard shard = {};            // lines of other parts are read for their custom_id only
 };
 
 struct RequestFailure {

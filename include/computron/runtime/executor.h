@@ -50,6 +50,7 @@ struct ExecutorOptions {
   // Of a model: what each of its tokens adds to a text. Called beside serving, by another thread, once a model whose
   // answers are guided; empty: none are.
   std::function<std::vector<std::string>(ModelId)> token_texts = {};
+  std::size_t guide_bytes = GuideCompiler::kMaxBytes;  // of guides, beside vocabularies
   bool use_graphs = true;  // capturable passes go through Stream::run_capturable; false for tests that compare
   PageSourceWrapper wrap_pages = {};  // empty: passes get the pages themselves
   Trace* trace = nullptr;             // borrowed; null: not traced

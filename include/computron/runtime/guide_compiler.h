@@ -24,6 +24,7 @@
 #include <thread>
 #include <utility>
 
+#include "computron/base/error.h"
 #include "computron/base/types.h"
 #include "computron/guided/guide.h"
 
@@ -32,13 +33,19 @@ namespace computron {
 class GuideCompiler {
  public:
   static constexpr std::size_t kKept = 512;
-  // Of all guides together, the one that is used and the one that is being made among them; beside vocabularies.
+  // Of all guides together, unless a job says otherwise, and at least: one that is used, one that is being made, and
+  // one that is kept until it is found. Beside vocabularies.
   static constexpr std::size_t kMaxBytes = 4 * Guide::kMaxBytes;
-  // Of those that are neither, when they were used last.
-  static constexpr std::size_t kMaxKeptBytes = kMaxBytes - 2 * Guide::kMaxBytes;
+  static constexpr std::size_t kLeastBytes = 3 * Guide::kMaxBytes;
+  // What those that are neither used nor being made may take of so many bytes, when they were used last.
+  static std::size_t kept_of(std::size_t all_bytes) {
+    ensure(all_bytes >= kLeastBytes, "guides have too little memory");
+    return all_bytes - 2 * Guide::kMaxBytes;
+  }
 
   // `vocabulary` is called by the compiler's thread, once a model.
-  explicit GuideCompiler(std::function<TokenTrie(ModelId)> vocabulary, std::size_t most_kept_bytes = kMaxKeptBytes);
+  explicit GuideCompiler(std::function<TokenTrie(ModelId)> vocabulary,
+                         std::size_t most_kept_bytes = kept_of(kMaxBytes));
   ~GuideCompiler();
   GuideCompiler(const GuideCompiler&) = delete;
   GuideCompiler& operator=(const GuideCompiler&) = delete;

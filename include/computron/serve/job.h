@@ -50,6 +50,7 @@ struct JobPlan {
   TransportKind transport_kind = TransportKind::kHost;
   int max_batch_tokens = 0;
   std::size_t page_bytes = 0;
+  std::size_t guide_bytes = 0;  // of guides on a rank of a last stage; 0: guided requests are refused
   std::vector<GroupPlan> groups = {};
 };
 

@@ -79,6 +79,9 @@ struct JobOptions {
   bool share_model_pages = true;  // pages that models of a group have in common are one page, here and on the device
   // Host memory of a rank for caches of models that are swapped out; none: an eighth of the pool.
   std::optional<std::size_t> host_cache_bytes = {};
+  // Host memory of a rank of a last stage for guides, beside vocabularies: 0, and guided requests are refused, or at
+  // least GuideCompiler::kLeastBytes. None: GuideCompiler::kMaxBytes where every node has them to spare, otherwise 0.
+  std::optional<std::size_t> guide_bytes = {};
   std::optional<VerifySwap> verify_swap = {};  // none: kFirst on the CPU, kOff on GPUs
   bool reproducible = false;                   // the same bits at tp 1, 2, 4, 8
   bool load = true;  // false: everything is planned and checked, no page is read, nothing can run

@@ -38,6 +38,11 @@ struct GroupMemory {
   int host_slots = 0;  // a frame each
 };
 
+// Whether the ranks of a node have their guides' bytes to spare beside what they need.
+inline bool has_to_spare(std::size_t needed_bytes, std::size_t guide_bytes, std::size_t limit_bytes) {
+  return needed_bytes <= limit_bytes && guide_bytes <= limit_bytes - needed_bytes;
+}
+
 class MemoryPlan {
  public:
   // Collective. `steps_in_flight`: steps with a pass that may be dispatched and not reported. Rank 0 logs the plan as a
@@ -48,6 +53,9 @@ class MemoryPlan {
   // Of a group of the job.
   const GroupMemory& of_group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
 
+  // Of guides, on every rank of a last stage. 0: there is none, and guided requests are to be refused.
+  std::size_t guide_bytes() const { return guide_bytes_; }
+
   // Throws ConfigError, OutOfDeviceMemory or Error{kSystem} where this rank, or its node's ranks together, need more
   // than there is.
   void check() const;
@@ -55,7 +63,9 @@ class MemoryPlan {
  private:
   void count_fixed(const Mesh& mesh, const RankDevice& device, const ModelSet& models, const PageStore& pages,
                    int steps_in_flight);
-  static std::size_t guide_bytes(const Mesh& mesh, const ModelSet& models);
+  static std::size_t vocabulary_bytes(const Mesh& mesh, const ModelSet& models);
+  void spare_for_guides(const Mesh& mesh, const RankDevice& device, std::size_t vocabularies);
+  void count_guides(std::size_t vocabularies);
   void count_coding(const Mesh& mesh, const RankDevice& device, const PageStore& pages);
   std::size_t default_pool_bytes(const JobOptions& options, const Mesh& mesh, const ModelSet& models) const;
   std::size_t default_host_cache_bytes() const;
@@ -67,12 +77,15 @@ class MemoryPlan {
   static std::string sharing_lines(const std::vector<MemoryNeed>& needs);
   std::string coding_line(const std::vector<MemoryNeed>& needs) const;
   std::string device_line() const;
+  std::string guides_line() const;
 
   std::size_t page_bytes_ = 0;
   std::size_t pool_bytes_ = 0;  // wanted, of this rank; own_.frames pages are taken
   int landing_pages_ = 0;       // of the pool, that its frames do not have
   GroupMemory own_;             // of this rank's group
   std::vector<GroupMemory> groups_;
+  std::size_t guide_bytes_ = 0;
+  bool guides_refused_ = false;  // as none were to spare on some node
   int ranks_on_node_ = 1;
   MemoryNeed need_;                        // of this rank
   std::size_t node_bytes_ = 0;             // of all ranks of this node
