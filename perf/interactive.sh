@@ -5,15 +5,16 @@
 #
 #   perf/interactive.sh [MACHINE]
 #
-# GAPS      seconds between interactive requests, and how many come  (1:150 2:30 5:12)
-# RESIDENT  the same where both models fit in the pool               (1:60)
-# RATE      of the link, GB/s                                        (0.025)
-# GFLOPS    of the processor, slow beside the real one               (0.5)
+# GAPS      seconds between interactive requests, and how many come  (0.2:300 0.4:300 1:300)
+# RESIDENT  the same where both models fit in the pool               (0.2:300)
+# RATE      of the link, GB/s                                        (0.125)
+# GFLOPS    of the processor, slow beside the real one               (2.5)
 # PROGRAM   computron                                                (build/release/computron)
 # INJECTED  computron with emulated processors                       (build/release/computron_injected)
 # NOTE      a line for the result file, such as what else the machine was doing
 # WORK      model, requests, raw figures                             (build/perf/interactive)
-# Ten minutes; GAPS="1:300 2:300 5:300", for 99th percentiles of 300 each, an hour. Nothing else should run meanwhile.
+# Eleven minutes. Gaps of 1, 2 and 5 s with a link and a processor that take five times as long are the same in an hour:
+# GAPS="1:300 2:300 5:300" RESIDENT=1:300 RATE=0.025 GFLOPS=0.5. Nothing else should run meanwhile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=jobs/mpi-env.sh
@@ -22,10 +23,10 @@ cd "$(dirname "$0")/.."
 . perf/common.sh
 needs_jq
 
-gaps=${GAPS:-1:150 2:30 5:12}
-resident=${RESIDENT:-1:60}
-rate=${RATE:-0.025}
-gflops=${GFLOPS:-0.5}
+gaps=${GAPS:-0.2:300 0.4:300 1:300}
+resident=${RESIDENT:-0.2:300}
+rate=${RATE:-0.125}
+gflops=${GFLOPS:-2.5}
 injected=${INJECTED:-build/release/computron_injected}
 work=${WORK:-build/perf/interactive}
 result=perf/results/interactive-$machine.md

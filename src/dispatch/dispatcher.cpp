@@ -40,7 +40,7 @@ std::vector<std::vector<std::size_t>> partners_of(const std::vector<std::vector<
 Dispatcher::Dispatcher(std::vector<DispatchGroup> groups, std::size_t models)
     : states_(groups.size()),
       hosts_(models),
-      plans_ahead_(groups.front().scheduler->waits_for_input()),
+      plans_ahead_(groups.front().scheduler->plans_ahead()),
       rejection_(groups.front().scheduler->options().on_late == OnLate::kReject),
       holds_(groups.size() > 1 || rejection_.wanted()),
       held_(models),
@@ -60,7 +60,7 @@ Dispatcher::Dispatcher(Scheduler& scheduler)
 
 void Dispatcher::submit(Request request) {
   const bool held = holds_ && (collects() || request.arrival_s > now_s_);
-  any_interactive_ |= request.priority < 0;
+  if (request.priority < 0) interactive_s_ = std::min(interactive_s_, request.arrival_s);
   if (held) return held_.push(std::move(request));
   const std::size_t group = choose(request);
   give(group, std::move(request));
@@ -69,7 +69,7 @@ void Dispatcher::submit(Request request) {
 // Gives what has arrived to the groups, whole lines, and no more than fits between two polls.
 void Dispatcher::release(double now_s) {
   if (collects()) {
-    if (waits_for_input()) return;
+    if (waits_for_input(now_s)) return;
     plan();
   }
   int lines = 0;
@@ -193,16 +193,16 @@ void Dispatcher::pass_on_input_end() {
 bool Dispatcher::is_full() const {
   if (!holds_) return scheduler(0).is_full();
   const SchedulerOptions& options = scheduler(0).options();
-  return waiting() >= options.max_waiting || waiting_bytes() >= options.max_waiting_bytes;
+  return waiting() + set_aside_ >= options.max_waiting || waiting_bytes() >= options.max_waiting_bytes;
 }
 
 std::size_t Dispatcher::waiting() const { return held_.size() + waiting_; }
 
 std::size_t Dispatcher::waiting_bytes() const { return held_.bytes() + waiting_bytes_; }
 
-bool Dispatcher::waits_for_input() const {
-  if (!holds_) return scheduler(0).waits_for_input();
-  return collects() && !input_ended_ && !is_full() && !any_interactive_;
+bool Dispatcher::waits_for_input(double now_s) const {
+  if (!holds_) return scheduler(0).waits_for_input(now_s);
+  return collects() && !input_ended_ && !is_full() && now_s < interactive_s_;
 }
 
 bool Dispatcher::has_work(double now_s) const {
@@ -234,8 +234,8 @@ std::optional<std::size_t> Dispatcher::due(double now_s) {
 }
 
 double Dispatcher::due_s() const {
-  const bool counts = !held_.empty() && !collects();
-  return std::min(turns_.wakes_s(), counts ? held_.next_arrival_s() : kNever);
+  const double held_s = collects() ? interactive_s_ : held_.empty() ? kNever : held_.next_arrival_s();
+  return std::min(turns_.wakes_s(), held_s);
 }
 
 Decision Dispatcher::next(std::size_t group, double now_s) {
@@ -269,8 +269,10 @@ void Dispatcher::refresh(std::size_t group) {
   }
   State& state = states_[group];
   const std::size_t waiting = scheduler(group).waiting(), bytes = scheduler(group).waiting_bytes();
+  const std::size_t set_aside = scheduler(group).set_aside();
   waiting_ += waiting - std::exchange(state.waiting, waiting);
   waiting_bytes_ += bytes - std::exchange(state.waiting_bytes, bytes);
+  set_aside_ += set_aside - std::exchange(state.set_aside, set_aside);
   state.offered = std::min(state.offered, waiting);
 }
 

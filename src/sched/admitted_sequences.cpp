@@ -20,7 +20,6 @@ SequenceTotals totals_of(const Sequence& sequence, bool preempted) {
   if (!preempted) {
     totals.unfinished = ends ? 0 : 1;
     totals.decoding = sequence.pending_tokens() <= 1 ? 1 : 0;
-    totals.catching_up = sequence.catching_up() ? 1 : 0;
   }
   if (ends) return totals;
   totals.backlog = {.prompt_tokens = static_cast<std::size_t>(sequence.pending_tokens()),
@@ -52,6 +51,7 @@ void AdmittedSequences::admit(Sequence&& sequence) {
 
 void AdmittedSequences::admit_preempted(SequenceId id) {
   const Handle member = list_of(State::kPreempted).begin();
+  preempted_.erase(member);
   member->sequence_.restart(id);
   run(member);
 }
@@ -117,6 +117,7 @@ void AdmittedSequences::preempt(Handle member) {
   change(member, [&](Sequence& sequence) {
     sequence.preempt(cache_);
     running_.erase(member);
+    preempted_.insert(member);
     member->shared_blocks_ = 0;
     move(member, State::kPreempted);
   });
@@ -147,19 +148,22 @@ std::vector<AdmittedSequences::Handle> AdmittedSequences::in_state(State state) 
   return members;
 }
 
-const AdmittedSequences::Member* AdmittedSequences::oldest(std::optional<std::int32_t> urgency) const {
-  const auto counts = [&](const Member& member) {
-    return !urgency || member.sequence().request().urgency() == *urgency;
-  };
-  const auto running = std::ranges::find_if(running_, [&](const Handle& member) { return counts(*member); });
-  const Member* oldest = running == running_.end() ? nullptr : &**running;
-  for (const Member& member : lists_.back()) {
-    const Request& request = member.sequence().request();
-    if (counts(member) && (oldest == nullptr || arrives_earlier(request, oldest->sequence().request()))) {
-      oldest = &member;
-    }
-  }
-  return oldest;
+const AdmittedSequences::Member* AdmittedSequences::oldest() const {
+  const bool runs = !running_.empty() && (preempted_.empty() || Older{}(*running_.begin(), *preempted_.begin()));
+  const std::set<Handle, Older>& first = runs ? running_ : preempted_;
+  return first.empty() ? nullptr : &**first.begin();
+}
+
+const AdmittedSequences::Member* AdmittedSequences::oldest(std::int32_t urgency) const {
+  const auto is_urgent = [urgency](const Member& member) { return member.sequence().request().urgency() == urgency; };
+  const auto runs = std::ranges::find_if(running_, [&](const Handle& member) { return is_urgent(*member); });
+  const Member* first = runs == running_.end() ? nullptr : &**runs;
+  // Of the preempted ones it would be in front.
+  if (lists_.back().empty() || !is_urgent(lists_.back().front())) return first;
+  const Member& preempted = lists_.back().front();
+  const bool is_older =
+      first == nullptr || arrives_earlier(preempted.sequence().request(), first->sequence().request());
+  return is_older ? &preempted : first;
 }
 
 std::optional<AdmittedSequences::Handle> AdmittedSequences::last_behind(const Request& request) {
@@ -172,11 +176,13 @@ std::optional<AdmittedSequences::Handle> AdmittedSequences::last_behind(const Re
   return last;
 }
 
-// To the list's end, but prefill and preempted ones in the order of goes_before(): almost always the last.
+// To the list's end, but prefill and preempted ones in the order of goes_before(): almost always the last or the first.
 void AdmittedSequences::move(Handle member, State state) {
   std::list<Member>&from = list_of(member->state_), &to = list_of(state);
   auto place = to.end();
   const bool by_age = state == State::kPrefill || state == State::kPreempted;
+  const auto first = by_age && !to.empty() && to.begin() != member ? to.begin() : to.end();
+  if (first != to.end() && goes_before(member, first)) place = first;
   while (by_age && place != to.begin()) {
     const auto before = std::prev(place);
     if (before != member && !goes_before(member, before)) break;
@@ -224,25 +230,23 @@ void AdmittedSequences::count_need_anew(Member& member) {
 }
 
 void AdmittedSequences::count_urgency_anew(Member& member) {
-  const SequenceTotals& totals = member.totals_;
-  if (member.urgency_) {
-    UrgencyTotals& before = urgencies_[*member.urgency_];
-    before.all -= 1;
-    before.running -= member.of_urgency_.running;
-    before.catching_up -= member.of_urgency_.catching_up;
-  }
-  const std::int32_t urgency = member.sequence_.request().urgency();
-  const bool counts = totals.backlog.generated_tokens > 0;
+  const bool counts = member.totals_.backlog.generated_tokens > 0;
+  const std::optional<std::int32_t> urgency =
+      counts ? std::optional(member.sequence_.request().urgency()) : std::nullopt;
+  UrgencyTotals now;
   if (counts) {
-    member.of_urgency_ = {1, static_cast<int>(totals.unfinished), totals.catching_up};
-    UrgencyTotals& now = urgencies_[urgency];
-    now.all += 1;
-    now.running += member.of_urgency_.running;
-    now.catching_up += member.of_urgency_.catching_up;
+    const bool running = member.state_ != State::kPreempted;
+    now = {1, running ? 1 : 0, running && member.sequence_.catching_up() ? 1 : 0};
   }
-  const auto before = member.urgency_ ? urgencies_.find(*member.urgency_) : urgencies_.end();
-  if (before != urgencies_.end() && before->second.all == 0) urgencies_.erase(before);
-  member.urgency_ = counts ? std::optional(urgency) : std::nullopt;
+  if (urgency == member.urgency_ && now == member.of_urgency_) return;  // with almost every token
+  if (member.urgency_) {
+    const auto before = urgencies_.find(*member.urgency_);
+    before->second -= member.of_urgency_;
+    if (before->second.all == 0) urgencies_.erase(before);
+  }
+  if (urgency) urgencies_[*urgency] += now;
+  member.urgency_ = urgency;
+  member.of_urgency_ = now;
 }
 
 UrgencyTotals AdmittedSequences::of_urgency(std::int32_t urgency) const {

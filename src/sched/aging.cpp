@@ -2,12 +2,17 @@
 
 namespace computron {
 
+bool Aging::Watched::is_due(double now_s, double max_wait_s) const {
+  const double clock_s = passed_s + (passed_by ? now_s - at_s : 0);
+  return (passed_by || passed_s > 0) && clock_s >= max_wait_s;
+}
+
 void Aging::age(WorkTable& work, double now_s) {
   std::vector<ModelId> due;
   for (const ModelId model : work.with_work()) {
     const Watched& watched = watched_[model];
-    const Request& oldest = work[model].oldest();
-    if (watched.is(oldest) && !oldest.aged && now_s - *watched.since_s >= max_wait_s_) due.push_back(model);
+    if (!watched.is_due(now_s, max_wait_s_) || work[model].oldest().aged) continue;
+    if (watched.oldest == work[model].oldest_until_token()) due.push_back(model);
   }
   for (const ModelId model : due) work.edit(model, [](ModelWork& edited) { edited.age_oldest(); });
 }
@@ -15,12 +20,13 @@ void Aging::age(WorkTable& work, double now_s) {
 void Aging::note_pass(const WorkTable& work, std::int32_t least, double now_s) {
   for (const ModelId model : work.with_work()) {
     Watched& watched = watched_[model];
-    const Request& oldest = work[model].oldest();
-    if (work[model].oldest_in_flight() || oldest.urgency() <= least) {
-      watched.since_s.reset();
-    } else if (!watched.is(oldest)) {
-      watched = {oldest.id, oldest.part, now_s};
+    if (const OldestRequest oldest = work[model].oldest_until_token(); watched.oldest != oldest) {
+      watched = {.oldest = oldest};
+    } else if (watched.passed_by) {
+      watched.passed_s += now_s - watched.at_s;
     }
+    watched.passed_by = least < work[model].oldest().urgency();
+    watched.at_s = now_s;
   }
 }
 

@@ -21,9 +21,12 @@ const Request& ModelWork::oldest() const {
   return waits ? waiting_.oldest() : admitted->sequence().request();
 }
 
-bool ModelWork::oldest_in_flight() const {
+OldestRequest ModelWork::oldest_until_token() const {
+  const Request& request = oldest();
   const auto* const admitted = sequences_.oldest();
-  return admitted != nullptr && admitted->sequence().in_flight() && &admitted->sequence().request() == &oldest();
+  const bool waits = admitted == nullptr || &admitted->sequence().request() != &request;
+  const int all = request.encodes() ? 0 : request.max_tokens;
+  return {request.id, request.part, waits ? all : admitted->sequence().tokens_to_come()};
 }
 
 const Request& ModelWork::oldest_urgent() const {

@@ -58,9 +58,10 @@ bool PassPlanner::is_oldest_of_its_urgency(const Request& request) const {
 }
 
 // Sequences that are less urgent than others run beyond `max_seqs` with their caches, but no more than as many: however
-// many urgencies there are, those that go before them preempt the last ones.
+// many urgencies there are, those that go before them preempt the last ones. Only the first model preempts anybody.
 bool PassPlanner::make_room(ModelId model) {
   while (state_.work[model].sequences().running() >= 2 * state_.options.max_seqs) {
+    if (!state_.agenda.is_first(model)) return false;
     std::vector<SequenceId> released;
     if (!state_.work.edit(model, [&](ModelWork& edited) { return edited.preempt_for_next(released); })) return false;
     for (const SequenceId id : released) state_.close(id);

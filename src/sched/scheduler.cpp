@@ -23,7 +23,6 @@ ModelView view_of(const SchedulerState& state, ModelId model) {
                  .arrival_gap_s = work.arrivals().gap_s(),
                  .arrival_gap2_s2 = work.arrivals().gap2_s2(),
                  .last_used = work.last_step(),
-                 .catching_up = work.sequences().totals().catching_up > 0,
                  .pinned = state.models[model].pinned,
                  .priority = state.models[model].priority};
   if (!view.has_work()) return view;
@@ -34,7 +33,9 @@ ModelView view_of(const SchedulerState& state, ModelId model) {
   view.waiting_since_s = std::max(view.oldest_arrival_s, work.last_pass_s());
   view.arrivals_s = backlog.arrivals_s;
   view.urgency = work.urgency();
-  view.running_urgent = static_cast<std::size_t>(work.sequences().of_urgency(view.urgency).running);
+  const UrgencyTotals urgent = work.sequences().of_urgency(view.urgency);
+  view.running_urgent = static_cast<std::size_t>(urgent.running);
+  view.catching_up = urgent.catching_up > 0;
   view.compute_s = state.costs.backlog_s(model, {view.requests(), backlog.prompt_tokens, backlog.generated_tokens},
                                          state.options.max_batch_tokens, state.options.max_seqs);
   return view;
@@ -202,7 +203,7 @@ void Scheduler::submit(Request request) {
     open_.add(model, OpenRequests::work_of(request));
     count_anew(open_, *state_, model);
     any_urgency_ |= request.priority != 0;
-    any_interactive_ |= request.priority < 0;
+    if (request.priority < 0) interactive_s_ = std::min(interactive_s_, request.arrival_s);
     arriving_.push(std::move(request));
   }
 }
@@ -259,7 +260,7 @@ double Scheduler::resident_ratio(ModelId model) const {
 // --- Decisions --------------------------------------------------------------------------------------------------
 
 Decision Scheduler::next(double now_s) {
-  if (waits_for_input()) return WaitUntil{kNever};
+  if (waits_for_input(now_s)) return WaitUntil{interactive_s_};
   begun_ = true;
   decide_run_order(now_s);
   const std::deque<StepInFlight>& in_flight = state_->in_flight;

@@ -11,6 +11,7 @@ namespace {
 constexpr double kLatestWeight = 0.1;      // of the latest time between two arrivals
 constexpr std::uint64_t kGenerated = 2;    // what a generated token counts, in tokens of prompts (Sheng et al.)
 constexpr std::uint64_t kParts = 1 << 16;  // of a token, that virtual time is counted in: more than there are tenants
+constexpr std::uint64_t kMostAhead = TenantQueue::kMostAhead * kParts;
 // Of host memory, for each lane and counter beyond the first: a map's node, two sets' and a deque's block.
 constexpr std::size_t kLaneBytes = 1024;
 
@@ -133,16 +134,19 @@ std::vector<Request> TenantQueue::take_line(std::uint64_t tenant, double arrival
 }
 
 // Of a tenant that is alone nothing need be counted.
-void TenantQueue::charge(std::uint64_t tenant, std::uint64_t tokens) {
-  if (tokens == 0 || (tenants_.size() == 1 && tenants_.begin()->first == tenant)) return;
+bool TenantQueue::charge(std::uint64_t tenant, std::uint64_t tokens) {
+  if (tokens == 0 || (tenants_.size() == 1 && tenants_.begin()->first == tenant)) return false;
   const auto [found, is_new] = tenants_.try_emplace(tenant);
   Tenant& of = found->second;
   const std::uint64_t parts = kParts * tokens, others = ages_.size() - (of.lane.empty() ? 0 : 1);
   if (of.lane.empty()) of.served = std::max(of.served, virtual_time_);
-  of.served += parts;
-  virtual_time_ += std::max<std::uint64_t>(parts / (others + 1), 1);
+  const std::uint64_t least = turns_.empty() ? of.served : turns_.begin()->served, most = least + kMostAhead;
+  const std::uint64_t step = std::max<std::uint64_t>(parts / (others + 1), 1);
+  virtual_time_ = std::max(std::min(virtual_time_ + step, most), virtual_time_);
+  of.served = std::max(std::min(of.served + parts, most), of.served);
   list(tenant, of);
   if (is_new && tenants_.size() > most_) forget_idle();
+  return true;
 }
 
 // To be called whenever the lane's first request, or what the tenant has been served, has changed.
@@ -201,9 +205,7 @@ void WaitingQueue::charge_generated(std::int32_t priority, std::uint64_t tenant,
 // Of its own priority's class, also where it has aged. Where none of it waits, nobody is to be compared with.
 void WaitingQueue::charge(std::int32_t priority, std::uint64_t tenant, std::uint64_t tokens) {
   const auto of = classes_.find(priority);
-  if (of == classes_.end()) return;
-  of->second.queue.charge(tenant, tokens);
-  list(of);
+  if (of != classes_.end() && of->second.queue.charge(tenant, tokens)) list(of);
 }
 
 // To be called whenever the class has changed, which is gone if it is empty.

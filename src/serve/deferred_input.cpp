@@ -32,7 +32,7 @@ bool DeferredInput::ask_for_one(const Dispatcher& dispatcher, double now_s) {
   const std::size_t bytes = dispatcher.waiting_bytes() + coming_bytes_;
   const bool room = dispatcher.waiting() + coming_.size() < limits.max_waiting && bytes < limits.max_waiting_bytes;
   const std::optional<DeferredLine> line =
-      room ? requests_.take(now_s) : requests_.take_ahead(now_s, /*one_a_model=*/bytes >= 2 * limits.max_waiting_bytes);
+      room ? requests_.take(now_s) : requests_.take_ahead(now_s, /*one_a_queue=*/bytes >= 2 * limits.max_waiting_bytes);
   if (!line) return false;
   rereader_->ask(line->place);
   coming_.push_back({line->arrival_s, line->bytes, line->model, line->priority, /*ahead=*/!room});

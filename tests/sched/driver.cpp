@@ -375,7 +375,7 @@ void Driver::check_nobody_starves(const Step& step) {
 // However urgent others are. Before one that has been passed by for max_wait_s there may go one of each other model
 // that has been, until its next token, and what runs and cannot be preempted.
 void Driver::check_oldest_get_on(const Step& step) {
-  if (!any_priority_ || options_.on_late == OnLate::kDrop) return;
+  if (!any_priority_ || options_.on_late == OnLate::kDrop || step.chunks.empty()) return;
   std::map<ModelId, const Request*> oldest;
   int longest = 0;
   std::int32_t least = 0;
@@ -391,12 +391,17 @@ void Driver::check_oldest_get_on(const Step& step) {
   const int passes = again + ceil_div(longest, options_.max_batch_tokens) + 2 * options_.steps_in_flight + 2;
   const double bound_s = kMaxWait_s + static_cast<double>(passes * model_list_.models()) * longest_pass_s_;
   for (const auto& [model, request] : oldest) {
-    Oldest& known = oldest_.try_emplace(model, Oldest{request->id, now_s_}).first->second;
-    const bool has_chunk = std::ranges::any_of(step.chunks, [&, id = request->id](const SequenceChunk& chunk) {
-      return running_.at(chunk.sequence).request == id;
+    Oldest& known = oldest_[model];
+    if (known.passed_by) known.passed_s += now_s_ - known.at_s;
+    const bool gets_token = std::ranges::any_of(step.chunks, [&, id = request->id](const SequenceChunk& chunk) {
+      const bool is_last =
+          chunk.output == SequenceChunk::kAll ? chunk.after_last < 0 : chunk.output != SequenceChunk::kNone;
+      return is_last && running_.at(chunk.sequence).request == id;
     });
-    if (known.id != request->id || has_chunk || request->priority == least) known = {request->id, now_s_};
-    require(now_s_ - known.since_s <= bound_s, fmt::format("request {} is passed by for too long", request->id));
+    if (known.id != request->id || gets_token) known = {.id = request->id};
+    known.passed_by = least < request->priority;
+    known.at_s = now_s_;
+    require(known.passed_s <= bound_s, fmt::format("request {} is passed by for too long", request->id));
   }
 }
 

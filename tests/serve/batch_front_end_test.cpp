@@ -377,13 +377,13 @@ TEST(BatchFrontEnd, AnInputThatStaysOpenIsOneThatTheJobMayWaitFor) {
     while (!parts.front_end.take_input(parts.dispatcher, 0)) rest();
     EXPECT_TRUE(parts.front_end.input_open());
     EXPECT_TRUE(parts.dispatcher.has_work(parts.now()));
-    EXPECT_EQ(parts.dispatcher.waits_for_input(), make_policy(policy)->plans_ahead());
+    EXPECT_EQ(parts.dispatcher.waits_for_input(0), make_policy(policy)->plans_ahead());
     EXPECT_THAT(parts.front_end.unfinished(), HasSubstr("1 lines have no result, 0 more wait"));
     EXPECT_THAT(parts.front_end.unfinished(), HasSubstr("the input is open"));
     close(ends[1]);
     while (!parts.front_end.take_input(parts.dispatcher, 0)) rest();
     EXPECT_FALSE(parts.front_end.input_open());
-    EXPECT_FALSE(parts.dispatcher.waits_for_input());
+    EXPECT_FALSE(parts.dispatcher.waits_for_input(0));
     EXPECT_THAT(parts.front_end.unfinished(), HasSubstr("the input has ended"));
   }
 }

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -40,7 +41,7 @@ class Dispatcher {
   bool is_full() const;
   std::size_t waiting() const;
   std::size_t waiting_bytes() const;
-  bool waits_for_input() const;
+  bool waits_for_input(double now_s) const;
   bool has_work(double now_s) const;
   std::vector<Completion> take_completions() { return std::exchange(completions_, {}); }
   // The most of any group.
@@ -74,8 +75,9 @@ class Dispatcher {
     std::vector<std::size_t> partners = {};      // groups that share a model with it
     bool done = false;                           // its last decision was AllDone
     std::size_t waiting = 0, waiting_bytes = 0;  // as its scheduler says
-    std::size_t offered = 0;                     // requests that waited when a partner was woken to steal some
-    double stole_s = -1;                         // when it last did
+    std::size_t set_aside = 0;
+    std::size_t offered = 0;  // requests that waited when a partner was woken to steal some
+    double stole_s = -1;      // when it last did
   };
 
   // The policy wants to know all requests first, and does not yet.
@@ -95,9 +97,10 @@ class Dispatcher {
   std::vector<std::vector<std::size_t>> hosts_;  // [the job's model] groups that hold it
   bool plans_ahead_;                             // the policy does
   Rejection rejection_;
-  bool holds_;                    // requests, until they arrive
-  bool any_interactive_ = false;  // was submitted: what is known then is all that is waited for
-  bool planned_ = false;          // and all that was known has been given to the groups
+  bool holds_;            // requests, until they arrive
+  bool planned_ = false;  // and all that was known has been given to the groups
+  double interactive_s_ = std::numeric_limits<double>::infinity();  // when the first interactive request arrives: what
+                                                                    // is known then is all that is waited for
 
   double now_s_ = 0;                                 // the latest time that was told
   ArrivalQueue held_;                                // not given to a group yet
@@ -108,7 +111,7 @@ class Dispatcher {
 
   Rotation turns_;  // of the groups
   std::size_t groups_done_ = 0;
-  std::size_t waiting_ = 0, waiting_bytes_ = 0;  // of all groups
+  std::size_t waiting_ = 0, waiting_bytes_ = 0, set_aside_ = 0;  // of all groups
   std::vector<Completion> completions_;
 };
 

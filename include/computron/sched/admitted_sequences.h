@@ -38,19 +38,16 @@ struct SequenceTotals {
   Backlog backlog;             // of all that does not end with what is in flight
   std::size_t unfinished = 0;  // running, and not certain to end with what is in flight
   int decoding = 0;            // running, with one token to compute at most
-  int catching_up = 0;         // running, computing again what it had before its cache was lost
   SequenceTotals& operator+=(const SequenceTotals& other) {
     backlog += other.backlog;
     unfinished += other.unfinished;
     decoding += other.decoding;
-    catching_up += other.catching_up;
     return *this;
   }
   SequenceTotals& operator-=(const SequenceTotals& other) {
     backlog -= other.backlog;
     unfinished -= other.unfinished;
     decoding -= other.decoding;
-    catching_up -= other.catching_up;
     return *this;
   }
 };
@@ -59,6 +56,19 @@ struct SequenceTotals {
 // compute again what they had before their cache was lost.
 struct UrgencyTotals {
   int all = 0, running = 0, catching_up = 0;
+  bool operator==(const UrgencyTotals&) const = default;
+  UrgencyTotals& operator+=(const UrgencyTotals& other) {
+    all += other.all;
+    running += other.running;
+    catching_up += other.catching_up;
+    return *this;
+  }
+  UrgencyTotals& operator-=(const UrgencyTotals& other) {
+    all -= other.all;
+    running -= other.running;
+    catching_up -= other.catching_up;
+    return *this;
+  }
 };
 
 class AdmittedSequences {
@@ -125,9 +135,10 @@ class AdmittedSequences {
   std::size_t count(State state) const { return lists_[static_cast<std::size_t>(state)].size(); }
   // The preempted one that is admitted before the others; requires one.
   const Member& first_preempted() const { return lists_.back().front(); }
-  // The oldest of all, running and preempted, or of those of one urgency; null if there is none. Looks at all that are
-  // preempted.
-  const Member* oldest(std::optional<std::int32_t> urgency = {}) const;
+  // The oldest of all, running and preempted; null if there is none.
+  const Member* oldest() const;
+  // The same of those of this urgency, than which no preempted one has a lower. Looks at running ones until one has it.
+  const Member* oldest(std::int32_t urgency) const;
   // The last in line (goes_before) of those that run and are not in flight, where it stands behind `request`.
   std::optional<Handle> last_behind(const Request& request);
   const std::set<Handle, Older>& running_by_age() const { return running_; }  // the oldest first
@@ -167,7 +178,7 @@ class AdmittedSequences {
 
   CacheBlocks cache_;
   std::array<std::list<Member>, 4> lists_;  // [state]; preempted ones are the last
-  std::set<Handle, Older> running_;
+  std::set<Handle, Older> running_, preempted_;
   SequenceTotals totals_;
   std::map<std::int32_t, UrgencyTotals> urgencies_;
   CacheForecast forecast_;

@@ -1,14 +1,13 @@
 // So that work of every urgency progresses: a model's oldest request that others have passed by for max_wait_s, because
 // they are more urgent, goes before all others (Request::aged) until it has its next token or has ended.
 //
-// Its clock begins with the first pass that is planned without it while a more urgent request is open, wherever that is
-// and whoever's pass it is. It ends when the request is in a pass itself, when it is the oldest no longer, or when a
-// pass is planned and nobody more urgent is open: then it waits for nobody but the policy. So of a model at most one
-// request has aged at a time, and one a max_wait_s at most: that is what the urgent ones wait for.
+// Its clock begins with its latest token (a pass that has but a chunk of a prompt, which may be lost again, ends
+// nothing), or when it becomes the oldest. It runs from pass to pass while a more urgent request is open, wherever that
+// is and whoever's passes they are; meanwhile it stands: then the request waits for nobody but the policy. So of a
+// model at most one request has aged at a time, and one a max_wait_s at most: that is what the urgent ones wait for.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "computron/sched/request.h"
@@ -27,10 +26,11 @@ class Aging {
 
  private:
   struct Watched {
-    RequestId request = 0;  // the oldest, that is passed by
-    std::uint32_t part = 0;
-    std::optional<double> since_s = {};  // none: it is not
-    bool is(const Request& oldest) const { return since_s && oldest.id == request && oldest.part == part; }
+    OldestRequest oldest = {};
+    double at_s = 0;         // of the latest pass
+    bool passed_by = false;  // somebody more urgent was open then
+    double passed_s = 0;     // of the clock until then
+    bool is_due(double now_s, double max_wait_s) const;
   };
   double max_wait_s_;
   std::vector<Watched> watched_;  // [model]

@@ -20,6 +20,14 @@
 
 namespace computron {
 
+// A model's oldest request, until its next token.
+struct OldestRequest {
+  RequestId id = 0;
+  std::uint32_t part = 0;
+  int tokens_to_come = 0;  // as Sequence's
+  bool operator==(const OldestRequest&) const = default;
+};
+
 class ModelWork {
  public:
   using Handle = AdmittedSequences::Handle;
@@ -39,8 +47,8 @@ class ModelWork {
   Backlog backlog() const;
   // The oldest request that has not ended; requires one.
   const Request& oldest() const;
-  // Whether that is in flight.
-  bool oldest_in_flight() const;
+  // That it is the oldest, and which of its tokens comes next.
+  OldestRequest oldest_until_token() const;
   // The oldest of those of the least urgency. Requires work.
   const Request& oldest_urgent() const;
   // The least of all that have not ended, but for what ends with what is in flight. Requires work.

@@ -19,6 +19,7 @@
 // side and the next model's first pass stands behind the last one of the model before.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <variant>
@@ -94,10 +95,11 @@ class Scheduler {
 
   // Of requests that have ended since the last call, in the order in which they ended.
   std::vector<Completion> take_completions() { return std::exchange(completions_, {}); }
-  // The policy plans ahead, and makes no decision before the input has ended or no more of it fits, or a request comes
-  // that is more urgent than batch work.
-  bool waits_for_input() const {
-    return state_->agenda.policy().plans_ahead() && !begun_ && !input_ended_ && !is_full() && !any_interactive_;
+  bool plans_ahead() const { return state_->agenda.policy().plans_ahead(); }
+  // The policy plans ahead, and makes no decision before the input has ended or no more of it fits, or a request has
+  // arrived that is more urgent than batch work.
+  bool waits_for_input(double now_s) const {
+    return plans_ahead() && !begun_ && !input_ended_ && !is_full() && now_s < interactive_s_;
   }
   // Whether a request that has arrived by `now_s` is not done.
   bool has_work(double now_s) const;
@@ -107,9 +109,11 @@ class Scheduler {
   std::size_t waiting_bytes() const { return arriving_.bytes() + state_->work.waiting_bytes(); }
   // A front end should submit no more for now.
   bool is_full() const {
-    return waiting() + state_->work.preempted() >= state_->options.max_waiting ||
+    return waiting() + set_aside() >= state_->options.max_waiting ||
            waiting_bytes() >= state_->options.max_waiting_bytes;
   }
+  // Preempted sequences, which are many only where more urgent ones keep coming; 0 where all are equally urgent.
+  std::size_t set_aside() const { return any_urgency_ ? state_->work.preempted() : 0; }
   std::optional<ModelId> running_model() const { return active_.model; }
   // Of the model's pages on all stages: how many, 0 to 1, are resident once what is planned has been done.
   double resident_ratio(ModelId model) const;
@@ -137,8 +141,8 @@ class Scheduler {
 
   ArrivalQueue arriving_;  // next() takes from it what has arrived
   Aging aging_;
-  bool any_urgency_ = false, any_interactive_ = false;  // requests of another priority than 0, of a lower one, were
-                                                        // submitted
+  bool any_urgency_ = false;  // requests of another priority than 0 were submitted
+  double interactive_s_ = std::numeric_limits<double>::infinity();  // when the first one of a lower one arrives
   OpenRequests open_;
   bool input_ended_ = false, input_closed_ = false;
   bool begun_ = false;  // a decision has been made

@@ -85,9 +85,11 @@ class RequestLane {
 // Virtual time is what a tenant that has requests at all times would have been served: each token adds one part of as
 // many as there are tenants then. Who comes, or has been away, joins with no less than that: so there is no credit for
 // being away, and a tenant that waits is passed by for no longer than virtual time takes to its own counter, however
-// many new ones come. Counters end with the last request.
+// many new ones come: kMostAhead tokens of each tenant that has requests meanwhile, since what it has been served
+// beyond that is forgotten. Counters end with the last request.
 class TenantQueue {
  public:
+  static constexpr std::uint64_t kMostAhead = 1 << 16;  // tokens of a counter beyond the least of those that wait
   void push(Request request);
   // All require a request. pop() charges nobody.
   Request pop() { return pop(turns_.begin()->age.tenant); }
@@ -98,8 +100,8 @@ class TenantQueue {
   std::vector<Request> take_line(std::uint64_t tenant, double arrival_s, RequestId id);
   bool empty() const { return ages_.empty(); }
 
-  // The tenant, whether it has requests or not, has been served so many tokens.
-  void charge(std::uint64_t tenant, std::uint64_t tokens);
+  // The tenant, whether it has requests or not, has been served so many tokens. Whether anything has changed.
+  bool charge(std::uint64_t tenant, std::uint64_t tokens);
   // Counters that are kept, those of tenants without requests among them: a few times as many as have requests.
   std::size_t counters() const { return tenants_.size(); }
 
