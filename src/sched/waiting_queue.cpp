@@ -11,7 +11,7 @@ namespace {
 constexpr double kLatestWeight = 0.1;      // of the latest time between two arrivals
 constexpr std::uint64_t kGenerated = 2;    // what a generated token counts, in tokens of prompts (Sheng et al.)
 constexpr std::uint64_t kParts = 1 << 16;  // of a token, that virtual time is counted in: more than there are tenants
-constexpr std::uint64_t kMostAhead = TenantQueue::kMostAhead * kParts;
+constexpr std::uint64_t kMostAheadParts = TenantQueue::kMostAhead * kParts;
 // Of host memory, for each lane and counter beyond the first: a map's node, two sets' and a deque's block.
 constexpr std::size_t kLaneBytes = 1024;
 
@@ -140,7 +140,7 @@ bool TenantQueue::charge(std::uint64_t tenant, std::uint64_t tokens) {
   Tenant& of = found->second;
   const std::uint64_t parts = kParts * tokens, others = ages_.size() - (of.lane.empty() ? 0 : 1);
   if (of.lane.empty()) of.served = std::max(of.served, virtual_time_);
-  const std::uint64_t least = turns_.empty() ? of.served : turns_.begin()->served, most = least + kMostAhead;
+  const std::uint64_t least = turns_.empty() ? of.served : turns_.begin()->served, most = least + kMostAheadParts;
   const std::uint64_t step = std::max<std::uint64_t>(parts / (others + 1), 1);
   virtual_time_ = std::max(std::min(virtual_time_ + step, most), virtual_time_);
   of.served = std::max(std::min(of.served + parts, most), of.served);

@@ -111,16 +111,16 @@ std::string status_block(const JobStatus& status) {
 std::string progress_json(const JobStatus& s, double unix_s) {
   const JobCounts& before = s.counts.time_s - s.before.time_s >= 1 ? s.before : JobCounts{};
   const double since_s = std::max(s.counts.time_s - before.time_s, 1e-9);
-  std::optional<double> left_s = time_left_s(s.counts.time_s, s.counts.done, s.total, s.total_known);
-  if (s.total_known && s.counts.done >= s.total) left_s = 0;
-  if (s.end == "stopped") left_s.reset();
+  const bool over = s.total_known && s.counts.done >= s.total;
+  const bool known = s.total_known && s.counts.done > 0 && s.end != "stopped";
+  const double left_s = time_left_s(s.counts.time_s, s.counts.done, s.total, s.total_known).value_or(0);
   nlohmann::ordered_json object;
   object["total"] = s.total;
   object["done"] = s.counts.done;
   object["failed"] = s.failed;
   object["tokens_per_s"] = static_cast<double>(s.counts.tokens - before.tokens) / since_s;
   object["predicted_end"] = nullptr;
-  if (left_s) object["predicted_end"] = utc_text(unix_s + std::ceil(*left_s));
+  if (over || known) object["predicted_end"] = utc_text(unix_s + std::ceil(left_s));
   object["updated"] = utc_text(unix_s);
   return object.dump() + "\n";
 }
