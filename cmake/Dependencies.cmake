@@ -15,6 +15,9 @@ find_package(PNG REQUIRED)
 find_package(PCRE2 REQUIRED)
 find_package(utf8proc REQUIRED)
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  find_path(SIMDE_INCLUDE_DIR simde/x86/avx2.h REQUIRED)  # headers only; include/computron/base/vectors.h
+endif()
 
 # CUDA: AUTO takes it when a compiler is there; ON insists.
 set(COMPUTRON_HAVE_CUDA OFF)

@@ -13,6 +13,7 @@ preset="${1:-release}"
 packages=(build-essential cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev libcli11-dev libgtest-dev
   libgmock-dev nlohmann-json3-dev libspdlog-dev libbenchmark-dev libxxhash-dev libpng-dev libjpeg-dev
   libpcre2-dev libutf8proc-dev)
+[ "$(uname -m)" = x86_64 ] || packages+=(libsimde-dev)
 
 is_installed() {
   [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
@@ -40,7 +41,7 @@ This system has no apt-get. What the build needs from elsewhere:
   a C++20 compiler (g++ 12 or newer), CMake 3.25 or newer, Ninja, pkg-config
   an MPI library (Open MPI 4.1 or newer, built with PMIx), HDF5 1.10 or newer (serial)
   CLI11 2.1, nlohmann_json 3.11, spdlog 1.10 with fmt, xxHash 0.8, libpng 1.6, libjpeg-turbo 2.1,
-  PCRE2 10.42, utf8proc 2.8,
+  PCRE2 10.42, utf8proc 2.8, on aarch64 SIMDe 0.7.4
   GoogleTest 1.12, Google Benchmark 1.7
 for example: module load gcc cmake ninja openmpi hdf5   (names differ from site to site)
 TEXT

@@ -3,7 +3,6 @@
 //
 //   perf_coded ROUNDS FOLDER...     of measuring; folders of trained models, each with a model.safetensors
 #include <fmt/format.h>
-#include <immintrin.h>
 
 #include <algorithm>
 #include <atomic>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "computron/base/time.h"
+#include "computron/base/vectors.h"
 #include "computron/checkpoint/safetensors.h"
 #include "kernels/cpu/coded_page.h"
 #include "kernels/cpu/pack.h"

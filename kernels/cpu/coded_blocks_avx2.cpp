@@ -1,7 +1,6 @@
 // Two halves of 32 bytes. No instruction puts escapes where they belong, so they go one by one: a few of each group
 // whether there are so many or not, since a branch that depends on the weights would be guessed wrong.
-#include <immintrin.h>
-
+#include "computron/base/vectors.h"
 #include "kernels/cpu/coded_decode_impl.h"
 #include "kernels/cpu/coded_encode_impl.h"
 

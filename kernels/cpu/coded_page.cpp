@@ -1,10 +1,9 @@
 #include "kernels/cpu/coded_page.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstring>
 
+#include "computron/base/vectors.h"
 #include "kernels/cpu/coded_blocks.h"
 #include "kernels/cpu/isa.h"
 
@@ -87,7 +86,7 @@ void fill(const std::byte* pattern, std::byte* to, Stores stores) {
 }  // namespace
 
 CodedIsa best_coded_isa() {
-  static const bool wide = usable_isa() >= Isa::kAvx512 && __builtin_cpu_supports("avx512vbmi2");
+  static const bool wide = usable_isa() >= Isa::kAvx512 && has_byte_compression();
   return wide ? CodedIsa::kAvx512 : CodedIsa::kAvx2;
 }
 

@@ -1,10 +1,9 @@
 #include "kernels/cpu/embed.h"
 
-#include <immintrin.h>
-
 #include <bit>
 #include <cstdint>
 
+#include "computron/base/vectors.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/quantised_panel.h"
 

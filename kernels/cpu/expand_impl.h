@@ -5,10 +5,9 @@
 // scales of its rows, which stay in registers while a group lasts.
 #pragma once
 
-#include <immintrin.h>
-
 #include <algorithm>
 
+#include "computron/base/vectors.h"
 #include "kernels/cpu/expand.h"
 
 namespace computron::kernels {

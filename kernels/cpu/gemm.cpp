@@ -13,7 +13,7 @@ namespace computron::kernels {
 namespace {
 
 void run_values(GemmKernel kernel, DType values, const PanelCall& call) {
-  static const bool byte_permutes = __builtin_cpu_supports("avx512vbmi");
+  static const bool byte_permutes = has_byte_permutes();
   if (kernel == GemmKernel::kAmx) {
     if (call.expansion != nullptr && gemm_codes_as_amx(call)) return;
     return gemm_amx(call);

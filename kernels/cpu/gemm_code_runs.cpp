@@ -283,13 +283,16 @@ void configure(int rows) {
 }
 
 class RunsGemm {
+  // A line of codes of eight bits takes 5.4 ns from 8 to 16 KiB on, 5.7 at 3 and 6.6 at 1 KiB: Xeon of model 207, where
+  // a plain read takes 4.4 and decoding from the second cache 3.7.
+  static constexpr int kAheadBytes = 12 << 10;
+
  public:
   // x: for each pair of k those of all rows, `stride` bytes from one pair to the next.
   RunsGemm(const PanelCall& call, const std::byte* x, int stride) : call_(call), x_(x), stride_(stride) {}
 
   void multiply(const std::byte* block, float* tile) const {
-    with_reader(*call_.expansion, block, call_.blocking.codes_ahead_bytes,
-                [&](auto&& reader) { add_block(reader, tile); });
+    with_reader(*call_.expansion, block, kAheadBytes, [&](auto&& reader) { add_block(reader, tile); });
   }
 
  private:

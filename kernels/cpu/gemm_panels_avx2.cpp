@@ -4,7 +4,7 @@
 namespace computron::kernels {
 namespace {
 
-struct Lanes8 {
+struct PanelLanes {
   using V = F8;
   using W = F8;
   using Row = float;
@@ -17,12 +17,12 @@ struct Lanes8 {
   static V multiply_add(V a, V b, V c) { return kernels::fma(a, b, c); }
 };
 
-struct F32Format : Lanes8 {
+struct F32Format : PanelLanes {
   using Unit = float;
   static W load(const float* unit) { return kernels::load(unit); }
 };
 
-struct F16Format : Lanes8 {
+struct F16Format : PanelLanes {
   using Unit = std::uint16_t;
   static W load(const std::uint16_t* unit) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(unit)));

@@ -2,10 +2,9 @@
 // is local to that file: what is compiled for AVX-512 must not be linked with anything else.
 #pragma once
 
-#include <immintrin.h>
-
 #include <cstdint>
 
+#include "computron/base/vectors.h"
 #include "kernels/cpu/gemm_panels.h"
 
 namespace computron::kernels {
@@ -174,7 +173,9 @@ class PanelGemm {
         auto weight = Format::load(unit + v * kLanes);
         // Into a register: else the compiler has each product load it again (three rows of float32: 91 GFLOP/s, not
         // 108).
+#if defined(__x86_64__)
         if constexpr (kRows > 1) asm("" : "+v"(weight));
+#endif
         for (int m = 0; m < kRows; ++m) sums[m][v] = Format::multiply_add(elements[m], weight, sums[m][v]);
       }
       return;

@@ -1,77 +1,34 @@
 #include "kernels/cpu/isa.h"
 
-#include <cpuid.h>
 #include <fmt/format.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
+#include <iterator>
+#include <string>
 
 #include "computron/base/error.h"
 
 namespace computron::kernels {
 namespace {
 
-constexpr Isa kAll[] = {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
-
-// With permutations of bytes (VBMI), as all processors with AMX had until 2026; a virtual machine may hide them.
-bool processor_has_amx() {
-  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
-  unsigned a, b, c, d;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kAmxBf16) && (d & kAmxTile) &&
-         __builtin_cpu_supports("avx512vbmi");
-}
-
-// Linux hands out the tile state (XFEATURE 18) on request, once for all threads (Documentation/arch/x86/xstate.rst).
-bool tiles_permitted() {
-  constexpr int kArchReqXcompPerm = 0x1023, kTileData = 18;
-  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;
-}
-
-Isa processor_isa() {
-  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
-    return Isa::kAvx2;
-  }
-  if (!__builtin_cpu_supports("avx512bf16")) return Isa::kAvx512;
-  return processor_has_amx() && tiles_permitted() ? Isa::kAmx : Isa::kAvx512Bf16;
-}
-
 Isa allowed_isa() {
   const char* const variable = std::getenv("COMPUTRON_MAX_ISA");
   if (variable == nullptr || *variable == '\0') return Isa::kAmx;
-  for (const Isa isa : kAll) {
-    if (name_of(isa) == variable) return isa;
+  std::string names;
+  for (const NamedIsa& known : known_isas()) {
+    if (known.name == variable) return known.isa;
+    fmt::format_to(std::back_inserter(names), "{}{}", names.empty() ? "" : ", ", known.name);
   }
-  throw Error(ExitCode::kUsage,
-              fmt::format("COMPUTRON_MAX_ISA is '{}': it must be avx2, avx512, avx512_bf16 or amx", variable));
+  throw Error(ExitCode::kUsage, fmt::format("COMPUTRON_MAX_ISA is '{}': it must be one of {}", variable, names));
 }
 
 }  // namespace
 
 std::string_view name_of(Isa isa) {
-  switch (isa) {
-    case Isa::kAvx2:
-      return "avx2";
-    case Isa::kAvx512:
-      return "avx512";
-    case Isa::kAvx512Bf16:
-      return "avx512_bf16";
-    case Isa::kAmx:
-      return "amx";
-  }
-  return "unknown";
-}
-
-std::string cpu_model() {
-  unsigned a = 0, signature = 0, vendor[3] = {}, b, c, d;
-  __get_cpuid(0, &a, &vendor[0], &vendor[2], &vendor[1]);
-  __get_cpuid(1, &signature, &b, &c, &d);
-  char name[sizeof vendor];
-  std::memcpy(name, vendor, sizeof vendor);
-  return fmt::format("{}-{:08x}", std::string_view(name, sizeof name), signature);
+  const auto known = known_isas();
+  const auto found = std::ranges::find(known, isa, &NamedIsa::isa);
+  return found == known.end() ? "unknown" : found->name;
 }
 
 Isa usable_isa() {

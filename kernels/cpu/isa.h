@@ -2,6 +2,7 @@
 // compiled with it on their own and hold nothing that other files could be linked with.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -15,10 +16,24 @@ enum class Isa {
   kAmx,         // tiles of bfloat16, which Linux lets this process use
 };
 
-// "avx2", "avx512", "avx512_bf16", "amx".
+struct NamedIsa {
+  Isa isa;
+  std::string_view name;
+};
+
+// What a program for this architecture may use, the narrowest first: "avx2", "avx512", "avx512_bf16", "amx"; for
+// aarch64 "neon" alone, which is kAvx2's kernels with two registers of four lanes for one of eight
+// (computron/base/vectors.h).
+std::span<const NamedIsa> known_isas();
 std::string_view name_of(Isa isa);
 
-// Vendor and signature as cpuid has them: "AuthenticAMD-00a10f11". The same for all processors of a model.
+// What this processor has (isa_x86.cpp, isa_aarch64.cpp).
+Isa processor_isa();
+bool has_byte_permutes();     // AVX-512 VBMI
+bool has_byte_compression();  // AVX-512 VBMI2
+
+// Vendor and signature as cpuid has them: "AuthenticAMD-00a10f11"; MIDR of aarch64. The same for all processors of a
+// model.
 std::string cpu_model();
 
 // What this processor has, but no more than the environment's COMPUTRON_MAX_ISA allows, one of the names above. Asked

@@ -10,7 +10,6 @@ namespace computron::kernels {
 
 inline constexpr int kLowRankOutputs = 16;  // of a block of B
 inline constexpr int kLowRankSums = 4;      // chains
-inline constexpr int kMostLowRankRows = 4;  // whose products share what is read of a matrix; more are as fast
 
 // sums[r, i % 4, k] += x[r, i] × a[i, k] for r < rows, i < n ascending, k < rank. x: rows `x_stride` floats apart; a:
 // [n, rank] of `dtype`; sums: [rows, 4, rank].

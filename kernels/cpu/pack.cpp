@@ -7,12 +7,11 @@
 // streamed past it: twice as fast into memory, no slower into cache.
 #include "kernels/cpu/pack.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
+#include "computron/base/vectors.h"
 #include "kernels/cpu/quantised_panel.h"
 
 namespace computron::kernels {

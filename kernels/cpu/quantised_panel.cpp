@@ -2,12 +2,12 @@
 // there.
 #include "kernels/cpu/quantised_panel.h"
 
-#include <immintrin.h>
-
 #include <atomic>
 #include <bit>
 #include <cstdint>
 #include <cstring>
+
+#include "computron/base/vectors.h"
 
 namespace computron::kernels {
 namespace {

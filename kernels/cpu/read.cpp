@@ -1,10 +1,9 @@
 #include "kernels/cpu/read.h"
 
-#include <immintrin.h>
+#include "computron/base/vectors.h"
 
 namespace computron::kernels {
 
-// The asm takes the result: without it the compiler would leave the loads out.
 void read(const std::byte* p, std::size_t bytes) {
   constexpr std::size_t kStep = 256;
   __m256i sums[8] = {};
@@ -13,7 +12,7 @@ void read(const std::byte* p, std::size_t bytes) {
       sums[i] = _mm256_xor_si256(sums[i], _mm256_load_si256(reinterpret_cast<const __m256i*>(p) + i));
     }
   }
-  for (const __m256i& sum : sums) asm volatile("" : : "x"(sum));
+  for (const __m256i& sum : sums) keep_result(sum);  // else the compiler would leave the loads out
 }
 
 }  // namespace computron::kernels

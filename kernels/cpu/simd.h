@@ -3,8 +3,6 @@
 // A loop over n columns runs whole vectors and then one partial vector of n % 8 lanes (load_first, store_first).
 #pragma once
 
-#include <immintrin.h>
-
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +10,7 @@
 #include <utility>
 
 #include "computron/base/types.h"
+#include "computron/base/vectors.h"
 
 namespace computron::kernels {
 

@@ -39,8 +39,8 @@ constexpr Table kEnvironment[] = {
      "Set by MPI's launchers: which rank speaks before MPI is up, and that it is the launcher that feeds standard "
      "input."},
     {"COMPUTRON_MAX_ISA",
-     "The widest vectors that kernels on CPU may use: avx2, avx512, avx512_bf16 or amx. Below avx512_bf16, bfloat16 "
-     "weights are kept in float32. Ranks whose widest vectors differ end the job with 78."},
+     "The widest vectors that kernels on CPU may use: avx2, avx512, avx512_bf16 or amx (on aarch64: neon). Below "
+     "avx512_bf16, bfloat16 weights are kept in float32. Ranks whose widest vectors differ end the job with 78."},
     {"CUBLAS_WORKSPACE_CONFIG, NVIDIA_TF32_OVERRIDE, NCCL_ALGO, NCCL_PROTO",
      "Change what libraries compute: they must be the same on all ranks, or the job ends with 78."},
 };

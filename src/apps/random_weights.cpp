@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "computron/base/digest.h"
+#include "computron/base/vectors.h"
 
 namespace computron {
 namespace {
@@ -60,7 +61,7 @@ void narrow_f16(std::span<const float> values, std::uint16_t* out) {
   constexpr float kLargest = 65504.0f;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const float value = std::min(std::max(values[i], -kLargest), kLargest);
-    out[i] = std::bit_cast<std::uint16_t>(static_cast<_Float16>(value));
+    out[i] = std::bit_cast<std::uint16_t>(static_cast<Half>(value));
   }
 }
 

@@ -1,8 +1,8 @@
 #include "computron/base/convert.h"
 
-#include <immintrin.h>
-
 #include <cstring>
+
+#include "computron/base/vectors.h"
 
 namespace computron {
 namespace {

@@ -10,10 +10,14 @@
 namespace computron {
 namespace {
 
-constexpr Xxh3 kXxh3Avx2 = compiled_xxh3();  // the program's baseline
+constexpr Xxh3 kXxh3Baseline = compiled_xxh3();
 
 const Xxh3& xxh3() {
-  static const Xxh3& best = __builtin_cpu_supports("avx512f") ? kXxh3Avx512 : kXxh3Avx2;
+#if defined(__x86_64__)
+  static const Xxh3& best = __builtin_cpu_supports("avx512f") ? kXxh3Avx512 : kXxh3Baseline;
+#else
+  static const Xxh3& best = kXxh3Baseline;
+#endif
   return best;
 }
 

@@ -7,6 +7,7 @@
 #include <ctime>
 
 #include "computron/base/error.h"
+#include "computron/base/processor.h"
 
 namespace computron {
 
@@ -41,7 +42,7 @@ std::string IdlePolicy::to_string() const {
 void Idler::pause() {
   switch (policy_.kind) {
     case IdlePolicy::Kind::kSpin:
-      __builtin_ia32_pause();
+      spin_pause();
       return;
     case IdlePolicy::Kind::kYield:
       sched_yield();

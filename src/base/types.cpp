@@ -5,6 +5,8 @@
 #include <bit>
 #include <cmath>
 
+#include "computron/base/vectors.h"
+
 namespace computron {
 
 DType parse_dtype(std::string_view text) {
@@ -34,12 +36,12 @@ std::uint16_t bf16_from_f32(float value) {
 
 float f32_from_bf16(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 
-float f32_from_f16(std::uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
+float f32_from_f16(std::uint16_t bits) { return static_cast<float>(std::bit_cast<Half>(bits)); }
 
 std::uint16_t f16_from_f32(float value) {
   constexpr float kLargest = 65504.0f;
   if (std::isfinite(value)) value = std::fmin(std::fmax(value, -kLargest), kLargest);
-  return std::bit_cast<std::uint16_t>(static_cast<_Float16>(value));
+  return std::bit_cast<std::uint16_t>(static_cast<Half>(value));
 }
 
 }  // namespace computron

@@ -1,10 +1,9 @@
 #include "src/checkpoint/transpose.h"
 
-#include <immintrin.h>
-
 #include <cstdint>
 
 #include "computron/base/error.h"
+#include "computron/base/vectors.h"
 
 namespace computron {
 namespace {

@@ -8,9 +8,9 @@
 namespace computron {
 namespace {
 
-// Calls visit(field) for the numbers that are written as they are, in their order.
+// Calls visit(field) for the numbers that are written as they are in a file of that version, in their order.
 template <class Options, class Visitor>
-void for_each_number(Options& o, Visitor&& visit) {
+void for_each_number(Options& o, std::uint32_t version, Visitor&& visit) {
   visit(o.frames);
   visit(o.host_slots);
   visit(o.max_batch_tokens);
@@ -25,6 +25,7 @@ void for_each_number(Options& o, Visitor&& visit) {
   visit(o.costs.memory_bytes_per_s);
   visit(o.costs.flops_per_s);
   visit(o.costs.step_s);
+  if (version > 5) visit(o.adapter_slots);
 }
 
 void put_size(ByteWriter& out, std::size_t size) { out.put(static_cast<std::uint32_t>(size)); }
@@ -75,6 +76,7 @@ void put(ByteWriter& out, const ShardLayout& layout) {
   out.put_list(layout.contents);
   out.put_list(layout.adapter_pages);
   out.put_list(std::span(layout.family ? &*layout.family : nullptr, layout.family ? 1 : 0));
+  out.put(layout.slot_bytes);
 }
 
 ShardLayout get_layout(ByteReader& in, std::uint32_t version) {
@@ -108,6 +110,12 @@ ShardLayout get_layout(ByteReader& in, std::uint32_t version) {
   const auto families = version > 4 ? in.get_list<Digest128>() : std::vector<Digest128>();
   ensure(families.size() <= 1, "a layout is of several families");
   if (!families.empty()) layout.family = families.front();
+  if (version > 5) layout.slot_bytes = in.get<std::size_t>();
+  const auto fits_slot = [&layout](PageId page) {
+    return layout.slot_bytes == 0 ||
+           (static_cast<std::size_t>(page) < layout.used_bytes.size() && layout.used_bytes[page] <= layout.slot_bytes);
+  };
+  ensure(std::ranges::all_of(layout.adapter_pages, fits_slot), "a page of an adapter fits no slot");
   ensure(layout.contents.empty() || layout.contents.size() == layout.used_bytes.size(),
          "a layout tells the contents of other pages");
   ensure(layout.link_bytes.empty() || std::ranges::equal(layout.link_bytes, layout.used_bytes, std::less_equal()),
@@ -329,7 +337,7 @@ void put(ByteWriter& out, const RecordHeader::Group& group) {
   out.put(group.tp);
   out.put(group.pp);
   out.put(group.first_rank);
-  for_each_number(group.options, [&out](const auto& number) { out.put(number); });
+  for_each_number(group.options, kRecordVersion, [&out](const auto& number) { out.put(number); });
   put_size(out, group.models.size());
   for (const RecordHeader::Model& model : group.models) {
     out.put(model.job_model);
@@ -339,12 +347,13 @@ void put(ByteWriter& out, const RecordHeader::Group& group) {
   }
 }
 
-RecordHeader::Group get_group(ByteReader& in, const RecordHeader& header) {
+RecordHeader::Group get_group(ByteReader& in, const RecordHeader& header, std::uint32_t version) {
   RecordHeader::Group group;
   group.tp = in.get<int>();
   group.pp = in.get<int>();
   group.first_rank = in.get<int>();
-  for_each_number(group.options, [&in]<class T>(T& number) { number = in.get<T>(); });
+  for_each_number(group.options, version, [&in]<class T>(T& number) { number = in.get<T>(); });
+  ensure(group.options.adapter_slots >= 0, "a pool has fewer slots than none");
   const auto models = in.get<std::uint32_t>();
   for (std::uint32_t i = 0; i < models; ++i) {
     RecordHeader::Model& model = group.models.emplace_back();
@@ -462,7 +471,7 @@ RecordHeader decode_header(std::span<const std::byte> payload, std::uint32_t ver
   const auto layouts = in.get<std::uint32_t>();
   for (std::uint32_t i = 0; i < layouts; ++i) header.layouts.push_back(get_layout(in, version));
   const auto groups = in.get<std::uint32_t>();
-  for (std::uint32_t i = 0; i < groups; ++i) header.groups.push_back(get_group(in, header));
+  for (std::uint32_t i = 0; i < groups; ++i) header.groups.push_back(get_group(in, header, version));
   in.expect_end();
   ensure(!header.groups.empty(), "a record of no group");
   return header;

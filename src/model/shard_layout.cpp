@@ -102,7 +102,7 @@ class Layouter {
   int rows_that_fit(const ShardTensor& t, int block, int rows_left, const Filling& filling) const {
     if (filling.page == kNone) return 0;
     const std::size_t start = start_of_next(static_cast<PageId>(filling.page));
-    const std::size_t room = layout_.page_bytes - std::min(layout_.page_bytes, start);
+    const std::size_t bytes = page_bytes(t), room = bytes - std::min(bytes, start);
     const int limit = t.role == TensorRole::kGemmWeight ? round_up(kPanelRows, block) : rows_left;
     const auto blocks = static_cast<int>(
         std::min<std::size_t>(room / bytes_of(t, block, format_), ceil_div(std::min(limit, rows_left), block)));
@@ -122,6 +122,10 @@ class Layouter {
   PageUse visit(PageId page) {
     if (layout_.uses.empty() || layout_.uses.back() != page) layout_.uses.push_back(page);
     return static_cast<PageUse>(layout_.uses.size() - 1);
+  }
+
+  std::size_t page_bytes(const ShardTensor& t) const {
+    return t.of_adapter() && layout_.slot_bytes > 0 ? layout_.slot_bytes : layout_.page_bytes;
   }
 
   static bool embeds(const ShardTensor& tensor) { return tensor.name.starts_with("embedding."); }
@@ -193,7 +197,7 @@ class Layouter {
 
   [[noreturn]] void refuse(const ShardTensor& t, int block) const {
     throw ConfigError(fmt::format("a page of {} bytes cannot hold {} rows of {} ({} bytes); use a larger --page-size",
-                                  layout_.page_bytes, block, t.name, bytes_of(t, block, format_)));
+                                  page_bytes(t), block, t.name, bytes_of(t, block, format_)));
   }
 
   ShardLayout& layout_;
@@ -213,15 +217,16 @@ std::size_t ShardLayout::total_link_bytes() const {
                             : std::accumulate(link_bytes.begin(), link_bytes.end(), std::size_t{0});
 }
 
-std::size_t ShardLayout::waste_bytes() const { return used_bytes.size() * page_bytes - total_used_bytes(); }
+std::size_t ShardLayout::waste_bytes() const { return frame_bytes() - total_used_bytes(); }
 
 ShardLayout ShardLayout::make(ShardPlan plan, const WeightFormat& format, const WeightTypes& types,
-                              std::size_t page_bytes) {
+                              std::size_t page_bytes, std::size_t slot_bytes) {
   set_types(plan, format, types);
   ShardLayout layout{.plan = std::move(plan),
                      .types = types,
                      .cache_dtype = cache_dtype_of(format, types),
                      .page_bytes = page_bytes,
+                     .slot_bytes = slot_bytes,
                      .tensors = {},
                      .used_bytes = {},
                      .link_bytes = {},

@@ -118,6 +118,7 @@ ShardLayout recut(const ShardLayout& given, std::size_t page_bytes) {
   const ShardLayout layout = base_first(given);
   ShardLayout cut = layout;
   cut.page_bytes = page_bytes;
+  cut.slot_bytes = 0;
   cut.uses.clear();
   cut.over_before.clear();
   const std::vector<Extent> extents = extents_of(layout, page_bytes);

@@ -196,6 +196,16 @@ class ReplayedGroup {
     if (what_if_.link_bytes_per_s) return *what_if_.link_bytes_per_s;
     return what_if_.link_scale * rates_[stage].value_or(group_.options.costs.link_bytes_per_s);
   }
+  // Of those of the group's models that have some.
+  std::size_t slot_bytes() const {
+    std::size_t bytes = 0;
+    for (const RecordHeader::Model& model : group_.models) {
+      for (const std::uint32_t layout : model.layouts) {
+        bytes = std::max(bytes, record_.header.layouts[layout].slot_bytes);
+      }
+    }
+    return bytes;
+  }
   CostModel link_costs() const;
 
   const Record& record_;
@@ -226,11 +236,15 @@ CostModel ReplayedGroup::link_costs() const {
 std::unique_ptr<Scheduler> ReplayedGroup::make_scheduler() const {
   SchedulerOptions options = group_.options;
   const std::size_t old_page = record_.header.page_bytes(), page = what_if_.page_bytes.value_or(old_page);
-  const std::size_t pool = what_if_.device_bytes.value_or(static_cast<std::size_t>(options.frames) * old_page);
-  if (pool / page > kMostPoolFrames) {
-    throw ConfigError(fmt::format("a pool of {} has {} pages of {}: more than the {} of a replay", format_size(pool),
-                                  pool / page, format_size(page), kMostPoolFrames));
+  const std::size_t slots = static_cast<std::size_t>(options.adapter_slots) * slot_bytes();
+  std::size_t pool = what_if_.device_bytes.value_or(static_cast<std::size_t>(options.frames) * old_page + slots);
+  if (pool / page > kMostPoolFrames || static_cast<std::size_t>(options.adapter_slots) > kMostPoolFrames) {
+    throw ConfigError(fmt::format("a pool of {} has {} pages of {} and {} slots: more than the {} of a replay",
+                                  format_size(pool), pool / page, format_size(page), options.adapter_slots,
+                                  kMostPoolFrames));
   }
+  if (page != old_page || slots == 0) options.adapter_slots = 0;  // pages that are cut anew all lie in frames
+  if (options.adapter_slots > 0) pool -= std::min(pool, slots);
   options.frames = static_cast<int>(pool / page);
   options.host_slots = static_cast<int>(static_cast<std::size_t>(options.host_slots) * old_page / page);
   if (options.costs.link_bytes_per_s != CostOptions{}.link_bytes_per_s) {

@@ -49,7 +49,7 @@ ShapeProfile sizes_of(const std::vector<const ShardLayout*>& stages) {
   for (const ShardLayout* layout : stages) {
     profile.stage_bytes.push_back(static_cast<std::int64_t>(layout->total_used_bytes()));
     profile.link_bytes.push_back(static_cast<std::int64_t>(layout->total_link_bytes()));
-    profile.frame_bytes.push_back(static_cast<std::int64_t>(layout->page_bytes) * layout->pages());
+    profile.frame_bytes.push_back(static_cast<std::int64_t>(layout->frame_bytes()));
     profile.operation_bytes.push_back(static_cast<std::int64_t>(layout->page_bytes) * uses_together(*layout));
     if (!layout->plan.config.pools()) profile.cache_token_bytes.push_back(cache_token_bytes(*layout));
   }

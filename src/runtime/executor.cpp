@@ -147,11 +147,10 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
       use_graphs_(options.use_graphs),
       max_rows_(options.max_rows),
       compute_(device.make_compute_stream(progress)),
-      copy_stream_(
-          device.make_copy_stream({.coded = host.coding() == PageCoding::kCoded ? options.frame_bytes : 0,
-                                   .verified = options.verify_swap != VerifySwap::kOff ? options.frame_bytes : 0})),
-      residency_(mesh.stage, layouts_, host, device, options.frames, options.frame_bytes, options.host_slots,
-                 *copy_stream_, *compute_, options.verify_swap),
+      copy_stream_(device.make_copy_stream(
+          {.coded = host.coding() == PageCoding::kCoded ? options.memory.frame_bytes : 0,
+           .verified = options.verify_swap != VerifySwap::kOff ? options.memory.frame_bytes : 0})),
+      residency_(mesh.stage, layouts_, host, device, options.memory, *copy_stream_, *compute_, options.verify_swap),
       work_(make_workspace(device, ops, layouts_, options.max_rows)),
       communicators_(std::move(communicators)),
       collector_(mesh, progress, trace_, largest_vocab(layouts_)),

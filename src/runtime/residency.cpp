@@ -5,16 +5,15 @@
 namespace computron {
 
 Residency::Residency(int stage, std::vector<const ShardLayout*> layouts, const HostStore& host, Device& device,
-                     int frames, std::size_t frame_bytes, int host_slots, CopyStream& copy_stream, Stream& compute,
-                     VerifySwap verify)
+                     const Sizes& sizes, CopyStream& copy_stream, Stream& compute, VerifySwap verify)
     : stage_(stage),
       layouts_(std::move(layouts)),
       compute_(compute),
-      pool_(device, frames, frame_bytes),
-      offload_area_(device, host_slots, frame_bytes),
+      pool_(device, sizes.frames, sizes.frame_bytes, sizes.adapter_slots, sizes.adapter_slot_bytes),
+      offload_area_(device, sizes.host_slots, sizes.frame_bytes),
       swapper_(host, offload_area_, pool_, copy_stream, compute, verify),
       accepted_caches_(layouts_.size()),
-      state_(layouts_, frames, host_slots),
+      state_(layouts_, sizes.frames, sizes.host_slots, sizes.adapter_slots),
       fetched_since_pass_(layouts_.size(), false) {}
 
 void Residency::accept(const Step& step) {

@@ -94,14 +94,15 @@ std::string StateDigest::first_difference(const StateDigest& other) const {
   return {};
 }
 
-StageState::StageState(std::vector<const ShardLayout*> layouts, int frames, int host_slots)
+StageState::StageState(std::vector<const ShardLayout*> layouts, int frames, int host_slots, int adapter_slots)
     : layouts_(std::move(layouts)),
+      frames_(frames),
       shared_(layouts_),
       resident_(layouts_.size(), 0),
       caches_(layouts_.size()),
       offloaded_(layouts_.size()),
       slots_taken_(static_cast<std::size_t>(host_slots)),
-      owners_(static_cast<std::size_t>(frames)),
+      owners_(static_cast<std::size_t>(frames) + static_cast<std::size_t>(adapter_slots)),
       blocks_(layouts_.size()) {
   for (const ShardLayout* layout : layouts_) page_tables_.emplace_back(layout->pages(), kNoFrame);
 }
@@ -165,6 +166,7 @@ void StageState::take_frames(ModelId model, std::uint32_t count) {
 void StageState::add_frames(ModelId model, const std::vector<FrameId>& frames) {
   std::vector<FrameId>& list = caches_[model];
   for (const FrameId frame : frames) {
+    ensure(kind_of(frame) == FrameKind::kWhole, "frame outside the pool");
     evict(frame);
     owners_[frame] = {Owner::kCache, model, static_cast<std::uint32_t>(list.size())};
     digest_.caches ^= hash_tuple(model, list.size(), frame);
@@ -193,6 +195,8 @@ void StageState::free_slots(ModelId model) {
 void StageState::place(const Fetch& fetch) {
   ensure(fetch.model < layouts_.size() && fetch.page < page_tables_[fetch.model].size(), "fetch names no page");
   ensure(page_tables_[fetch.model][fetch.page] == kNoFrame, "fetch of a page that is there");
+  ensure(kind_of(fetch.frame) == layouts_[fetch.model]->kind_of(fetch.page),
+         "fetch of a page into no frame of its kind");
   evict(fetch.frame);
   shared_.for_each({fetch.model, fetch.page}, [&](const PageRef& page) {
     page_tables_[page.model][page.page] = fetch.frame;

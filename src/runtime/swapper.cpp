@@ -20,7 +20,7 @@ Swapper::Swapper(const HostStore& host, const OffloadArea& offload_area, FramePo
       pool_(pool),
       copy_stream_(copy_stream),
       compute_(compute),
-      contents_(pool.frames()),
+      contents_(pool.frames_and_slots()),
       verify_(verify) {
   for (int m = 0; m < host.models(); ++m) fetched_.emplace_back(host.pages(static_cast<ModelId>(m)), false);
 }

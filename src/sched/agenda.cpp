@@ -35,23 +35,24 @@ void Agenda::decide(std::span<const ModelId> with_work, const ActiveModel& activ
 Agenda::EvictableFor::EvictableFor(Agenda& agenda, ModelId model, std::size_t stage, bool and_itself)
     : agenda_(agenda), model_(model), stage_(stage), and_itself_(and_itself) {}
 
-int Agenda::EvictableFor::pages(const StagePool& pool) const {
+int Agenda::EvictableFor::pages(const StagePool& pool, FrameKind kind) const {
   const RunOrder& order = agenda_.run_order_;
   const std::size_t sooner = std::min(order.place(model_), order.size() - 1) + 1;
   const std::span<const ModelId> keep = order.models().first(sooner);
-  if (!and_itself_) return pool.counts().unpinned_pages() - pool.counts().unpinned_pages(keep);
+  const PageCounts& counts = pool.counts();
+  if (!and_itself_) return counts.unpinned_pages(kind) - counts.unpinned_pages(keep, kind);
   std::vector<ModelId> others(keep.begin(), keep.end());
   std::erase(others, model_);
-  return pool.counts().unpinned_pages() - pool.counts().unpinned_pages(others);
+  return counts.unpinned_pages(kind) - counts.unpinned_pages(others, kind);
 }
 
-std::optional<FrameId> Agenda::EvictableFor::first(const StagePool& pool) {
+std::optional<FrameId> Agenda::EvictableFor::first(const StagePool& pool, FrameKind kind) {
   const RunOrder& order = agenda_.run_order_;
   EvictionOrder& evictions = agenda_.eviction_orders_[stage_];
   const auto found =
-      evictions.first(pool, *agenda_.policy_, agenda_.views_, order, order.place(model_), agenda_.now_s_);
+      evictions.first(pool, kind, *agenda_.policy_, agenda_.views_, order, order.place(model_), agenda_.now_s_);
   if (found || !and_itself_ || agenda_.views_[model_].pinned) return found;
-  const FrameId own = pool.last_page(model_, [&](ModelId other) {
+  const FrameId own = pool.last_page(model_, kind, [&](ModelId other) {
     return EvictionOrder::may_lose(other, order, order.place(model_), agenda_.views_);
   });
   return own == kNoFrame ? std::nullopt : std::optional(own);

@@ -13,6 +13,7 @@ CacheAllocator::CacheAllocator(SchedulerState& state, const std::vector<std::str
   for (const StagePool& pool : state_.pools) pinned_pages_.push_back(pool.counts().pinned_pages());
   for (ModelId model = 0; model < state_.models.size(); ++model) {
     for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
+      check_slots(model, stage, names);
       const int weights = fewest_pages(model, stage), blocks = cache(model, stage).frames_for(1);
       const int pinned = state_.options.frames - room(model, stage);  // of other models
       if (weights + blocks + pinned <= state_.options.frames) continue;
@@ -24,6 +25,19 @@ CacheAllocator::CacheAllocator(SchedulerState& state, const std::vector<std::str
                       pinned, state_.options.frames, format_size(page_bytes)));
     }
   }
+}
+
+// All of an adapter's pages are in slots during its passes.
+void CacheAllocator::check_slots(ModelId model, std::size_t stage, const std::vector<std::string>& names) const {
+  const StagePool& pool = state_.pools[stage];
+  const int pages = pool.pages(model, FrameKind::kSlot), pinned = pool.counts().pinned_pages(FrameKind::kSlot);
+  const int own = state_.models[model].pinned ? 0 : pages;
+  if (pages == 0 || own + pinned <= state_.options.adapter_slots) return;
+  const std::size_t slot_bytes = state_.layout(model, stage).slot_bytes;
+  throw ConfigError(
+      fmt::format("model {}: on stage {} its adapter needs {} slots of {} ({} of them for pinned models), but "
+                  "the pool has {}",
+                  names[model], stage, own + pinned, format_size(slot_bytes), pinned, state_.options.adapter_slots));
 }
 
 // --- Room -------------------------------------------------------------------------------------------------------
@@ -257,7 +271,7 @@ bool CacheAllocator::keeps_cached_blocks(std::optional<ModelId> runs) const {
   const ModelId next = runs ? *runs : order.front();
   for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
     const StagePool& pool = state_.pools[stage];
-    if (pool.free_frames() < pool.missing_pages(next) + frames_to_come(next, stage)) return false;
+    if (pool.free_frames() < pool.missing_pages(next, FrameKind::kWhole) + frames_to_come(next, stage)) return false;
   }
   return true;
 }

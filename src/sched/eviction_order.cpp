@@ -29,24 +29,25 @@ void EvictionOrder::rank(const StagePool& pool, const Policy& policy, std::span<
   ranked_ = true;
 }
 
-std::optional<FrameId> EvictionOrder::first(const StagePool& pool, const Policy& policy,
+std::optional<FrameId> EvictionOrder::first(const StagePool& pool, FrameKind kind, const Policy& policy,
                                             std::span<const ModelView> views, const RunOrder& order, std::size_t place,
                                             double now_s) {
   if (!ranked_) rank(pool, policy, views, order, now_s);
-  if (const auto found = first_ranked(pool, order, place)) return found;
+  if (const auto found = first_ranked(pool, kind, order, place)) return found;
   if (!policy.spares_run_order()) return std::nullopt;
   const std::size_t sooner = place == RunOrder::kNotInIt ? order.size() : place + 1;
   for (std::size_t i = order.size(); i > sooner; --i) {
     const ModelId model = order.models()[i - 1];
     if (views[model].pinned) continue;
     const FrameId frame =
-        pool.last_page(model, [&](ModelId other) { return !views[other].pinned && order.place(other) >= i - 1; });
+        pool.last_page(model, kind, [&](ModelId other) { return !views[other].pinned && order.place(other) >= i - 1; });
     if (frame != kNoFrame) return frame;
   }
   return std::nullopt;
 }
 
-std::optional<FrameId> EvictionOrder::first_ranked(const StagePool& pool, const RunOrder& order, std::size_t place) {
+std::optional<FrameId> EvictionOrder::first_ranked(const StagePool& pool, FrameKind kind, const RunOrder& order,
+                                                   std::size_t place) {
   for (std::size_t i = passed_;; ++i) {
     if (i == ordered_.size()) {
       if (heap_.empty()) return std::nullopt;
@@ -56,13 +57,13 @@ std::optional<FrameId> EvictionOrder::first_ranked(const StagePool& pool, const 
       heap_.pop_back();
     }
     const ModelId model = ordered_[i];
-    if (pool.resident_pages(model) == 0) {
+    if (pool.state().resident_pages(model) == 0) {
       passed_ += i == passed_ ? 1 : 0;
       continue;
     }
     if (!is_behind(order.place(model), place)) continue;
-    const FrameId frame =
-        pool.last_page(model, [&](ModelId other) { return turn_[other] <= i && is_behind(order.place(other), place); });
+    const FrameId frame = pool.last_page(
+        model, kind, [&](ModelId other) { return turn_[other] <= i && is_behind(order.place(other), place); });
     if (frame != kNoFrame) return frame;
   }
 }

@@ -10,7 +10,7 @@ PageCounts::PageCounts(const std::vector<const ShardLayout*>& layouts, const std
       shared_(layouts),
       pinned_(pinned),
       resident_models_(layouts.size()),
-      resident_(layouts.size(), 0),
+      resident_(layouts.size()),
       missing_bytes_(layouts.size(), 0),
       staying_(layouts.size(), 0),
       numbers_(layouts.size()) {
@@ -24,12 +24,13 @@ PageCounts::PageCounts(const std::vector<const ShardLayout*>& layouts, const std
 
 void PageCounts::count_model(ModelId model) {
   const ShardLayout& layout = *layouts_[model];
-  if (shared_.sets_of(model).empty()) {
+  if (shared_.sets_of(model).empty() && layout.pages(FrameKind::kSlot) == 0) {
     missing_bytes_[model] = layout.total_link_bytes();
-    pinned_pages_ += pinned_[model] ? layout.pages() : 0;
+    pinned_pages_.whole += pinned_[model] ? layout.pages() : 0;
     return;
   }
   std::vector<int> numbers;
+  int next = 0;
   for (PageId page = 0; page < static_cast<PageId>(layout.pages()); ++page) {
     const PageRef ref{model, page};
     const bool first = shared_.first(ref) == ref, stays = !pinned_[model] && is_pinned(ref);
@@ -37,38 +38,45 @@ void PageCounts::count_model(ModelId model) {
     if (const int set = shared_.set_of(ref); first && set != SharedPages::kAlone) {
       sets_[set].missing_bytes += link_bytes(ref);
     }
-    pinned_pages_ += first && is_pinned(ref) ? 1 : 0;
-    numbers.push_back(stays ? -1 : static_cast<int>(page) - staying_[model]);
-    staying_[model] += stays ? 1 : 0;
+    const FrameKind kind = layout.kind_of(page);
+    pinned_pages_.of(kind) += first && is_pinned(ref) ? 1 : 0;
+    const bool rotates = !stays && kind == FrameKind::kWhole;
+    numbers.push_back(rotates ? next++ : -1);
+    staying_[model] += stays && kind == FrameKind::kWhole ? 1 : 0;
   }
-  if (staying_[model] > 0) numbers_[model] = std::move(numbers);
+  if (next < layout.pages()) numbers_[model] = std::move(numbers);
 }
 
 void PageCounts::count(PageRef page, int change) {
   const std::size_t bytes = link_bytes(page);
   const auto count_missing = [&](std::size_t& missing) { change > 0 ? missing -= bytes : missing += bytes; };
-  unpinned_pages_ += is_pinned(page) ? 0 : change;
+  const FrameKind kind = layouts_[page.model]->kind_of(page.page);
+  unpinned_pages_.of(kind) += is_pinned(page) ? 0 : change;
   if (const int set = shared_.set_of(page); set != SharedPages::kAlone) {
     sets_[set].resident += change;
     count_missing(sets_[set].missing_bytes);
   }
   shared_.for_each(page, [&](const PageRef& alias) {
-    resident_[alias.model] += change;
+    ByKind& resident = resident_[alias.model];
+    resident.of(kind) += change;
     count_missing(missing_bytes_[alias.model]);
-    resident_models_.set(alias.model, resident_[alias.model] > 0);
+    resident_models_.set(alias.model, resident.whole + resident.slot > 0);
   });
 }
 
-int PageCounts::pages_alone(ModelId model) const {
-  int pages = resident_[model];
-  for (const int set : shared_.sets_of(model)) pages -= sets_[set].resident;
+int PageCounts::pages_alone(ModelId model, FrameKind kind) const {
+  int pages = resident_[model].of(kind);
+  for (const int set : shared_.sets_of(model)) pages -= shared_.kind_of(set) == kind ? sets_[set].resident : 0;
   return pages;
 }
 
-int PageCounts::unpinned_pages(std::span<const ModelId> models) const {
+int PageCounts::unpinned_pages(std::span<const ModelId> models, FrameKind kind) const {
   int pages = 0;
-  for (const ModelId model : models) pages += pinned_[model] ? 0 : pages_alone(model);
-  visit_sets(models, [&](int set) { pages += sets_[set].pinned ? 0 : sets_[set].resident; });
+  for (const ModelId model : models) pages += pinned_[model] ? 0 : pages_alone(model, kind);
+  visit_sets(models, [&](int set) {
+    const bool counts = shared_.kind_of(set) == kind && !sets_[set].pinned;
+    pages += counts ? sets_[set].resident : 0;
+  });
   return pages;
 }
 

@@ -54,7 +54,10 @@ bool Prefetcher::can_go_on(ModelId model) const {
   for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
     const StagePool& pool = state_.pools[stage];
     if (pool.missing_pages(model) == 0) continue;
-    if (pool.available(state_.agenda.evictable_for(model, stage)) <= caches_.frames_to_come(model, stage)) return false;
+    const auto evictable = state_.agenda.evictable_for(model, stage);
+    const bool in_frames = pool.missing_pages(model, FrameKind::kWhole) > 0;
+    if (in_frames && pool.available(evictable) <= caches_.frames_to_come(model, stage)) return false;
+    if (!in_frames && pool.available(evictable, FrameKind::kSlot) == 0) return false;
   }
   return true;
 }

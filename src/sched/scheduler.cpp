@@ -251,7 +251,7 @@ bool Scheduler::has_work(double now_s) const {
 double Scheduler::resident_ratio(ModelId model) const {
   int pages = 0, missing = 0;
   for (const StagePool& pool : state_->pools) {
-    pages += pool.pages(model);
+    pages += pool.state().layout(model).pages();
     missing += pool.missing_pages(model);
   }
   return pages > 0 ? 1 - static_cast<double>(missing) / pages : 0;

@@ -56,35 +56,38 @@ std::size_t EvictableModels::place(ModelId model) const {
   return found == places_.end() ? models_.size() : found->second;
 }
 
-int EvictableModels::pages(const StagePool& pool) const {
+int EvictableModels::pages(const StagePool& pool, FrameKind kind) const {
   const SharedPages& shared = pool.state().shared();
   const auto others = [&](ModelId model) { return place(model) == models_.size(); };
   int count = 0;
-  for (const ModelId model : models_) count += pool.counts().pages_alone(model);
+  for (const ModelId model : models_) count += pool.counts().pages_alone(model, kind);
   pool.counts().visit_sets(models_, [&](int set) {
+    if (shared.kind_of(set) != kind) return;
     if (std::ranges::none_of(shared.models_of(set), others)) count += pool.counts().resident_pages_of(set);
   });
   return count;
 }
 
-std::optional<FrameId> EvictableModels::first(const StagePool& pool) {
+std::optional<FrameId> EvictableModels::first(const StagePool& pool, FrameKind kind) {
   for (std::size_t i = 0; i < models_.size(); ++i) {
     const auto no_later = [&](ModelId model) { return place(model) <= i; };
-    const FrameId frame = pool.last_page(models_[i], no_later);
+    const FrameId frame = pool.last_page(models_[i], kind, no_later);
     if (frame != kNoFrame) return frame;
   }
   return std::nullopt;
 }
 
 StagePool::StagePool(const std::vector<const ShardLayout*>& layouts, int frames, int host_slots,
-                     const std::vector<bool>& pinned)
-    : state_(layouts, frames, host_slots),
+                     const std::vector<bool>& pinned, int adapter_slots)
+    : state_(layouts, frames, host_slots, adapter_slots),
       counts_(layouts, pinned),
       last_resident_(layouts.size(), 0),
-      last_use_(frames),
+      last_use_(static_cast<std::size_t>(frames) + static_cast<std::size_t>(adapter_slots)),
       cache_use_(layouts.size()) {
   for (const ShardLayout* layout : layouts) spans_.push_back(uses_together(*layout));
-  for (int f = 0; f < frames; ++f) free_.push_back(static_cast<FrameId>(f));
+  for (int f = 0; f < frames + adapter_slots; ++f) {
+    free_[index_of(f < frames ? FrameKind::kWhole : FrameKind::kSlot)].push_back(static_cast<FrameId>(f));
+  }
   for (int s = 0; s < host_slots; ++s) free_slots_.push_back(static_cast<HostSlot>(s));
 }
 
@@ -94,7 +97,7 @@ StagePool::StagePool(const std::vector<const ShardLayout*>& layouts, int frames,
 void StagePool::grow_cache(ModelId model, int frames, Evictable& evictable) {
   CacheChange change{.model = model};
   while (cache_frames(model) < frames) {
-    const FrameId frame = find_frame(evictable);
+    const FrameId frame = find_frame(evictable, FrameKind::kWhole);
     evict_page(frame);
     state_.change_cache({.model = model, .added = {frame}});
     change.added.push_back(frame);
@@ -105,7 +108,7 @@ void StagePool::grow_cache(ModelId model, int frames, Evictable& evictable) {
 void StagePool::free_cache_frames(ModelId model, int from) {
   for (const FrameId frame : std::span(state_.cache(model)).subspan(static_cast<std::size_t>(from))) {
     last_use_[frame] = cache_use_[model];
-    free_.push_back(frame);
+    free_[index_of(FrameKind::kWhole)].push_back(frame);
   }
 }
 
@@ -146,7 +149,7 @@ void StagePool::offload_cache(ModelId model) {
 void StagePool::reload_cache(ModelId model, Evictable& evictable) {
   CacheChange change{.model = model, .kind = CacheChange::kReload, .slots = state_.offloaded(model)};
   for (std::size_t i = 0; i < change.slots.size(); ++i) {
-    const FrameId frame = find_frame(evictable);
+    const FrameId frame = find_frame(evictable, FrameKind::kWhole);
     change.after = std::max(change.after, last_use_[frame]);
     evict_page(frame);
     change.added.push_back(frame);
@@ -156,14 +159,17 @@ void StagePool::reload_cache(ModelId model, Evictable& evictable) {
   plan_.caches.push_back(std::move(change));
 }
 
-FrameId StagePool::find_frame(Evictable& evictable) {
-  if (!free_.empty()) {
-    const FrameId frame = free_.front();
-    free_.pop_front();
+FrameId StagePool::find_frame(Evictable& evictable, FrameKind kind) {
+  std::deque<FrameId>& free = free_[index_of(kind)];
+  if (!free.empty()) {
+    const FrameId frame = free.front();
+    free.pop_front();
     return frame;
   }
-  if (const std::optional<FrameId> frame = evictable.first(*this)) return *frame;
-  throw Error(ExitCode::kInternal, "internal: the plan needs more frames than the pool has");
+  if (const std::optional<FrameId> frame = evictable.first(*this, kind)) return *frame;
+  throw Error(ExitCode::kInternal, kind == FrameKind::kWhole
+                                       ? "internal: the plan needs more frames than the pool has"
+                                       : "internal: the plan needs more slots for adapters than the pool has");
 }
 
 // The page that the frame holds, if any, is missing from now on.
@@ -188,24 +194,30 @@ void StagePool::fetch(ModelId model, PageId page, FrameId frame) {
 
 void StagePool::prefetch(ModelId model, Evictable& evictable, std::size_t bytes, int reserve) {
   if (missing_pages(model) == 0) return;
+  const ShardLayout& layout = state_.layout(model);
   std::vector<PageId> missing;
-  std::vector<FrameId> frames;
+  std::array<std::vector<FrameId>, 2> frames;  // [FrameKind]
   std::size_t planned = 0;
-  for (PageId page = 0; page < static_cast<PageId>(pages(model)) && planned < bytes; ++page) {
+  for (PageId page = 0; page < static_cast<PageId>(layout.pages()) && planned < bytes; ++page) {
     if (state_.frame_of(model, page) != kNoFrame) continue;
-    if (available(evictable) <= reserve) break;
+    const FrameKind kind = layout.kind_of(page);
+    if (available(evictable, kind) <= (kind == FrameKind::kWhole ? reserve : 0)) break;
     missing.push_back(page);
-    frames.push_back(find_frame(evictable));
-    evict_page(frames.back());  // the next search no longer sees it
-    planned += state_.layout(model).page_link_bytes(page);
+    frames[index_of(kind)].push_back(find_frame(evictable, kind));
+    evict_page(frames[index_of(kind)].back());  // the next search no longer sees it
+    planned += layout.page_link_bytes(page);
   }
-  put_in_order(frames, last_use_, last_step_);
-  for (std::size_t i = 0; i < missing.size(); ++i) fetch(model, missing[i], frames[i]);
+  std::array<std::size_t, 2> next{};
+  for (std::vector<FrameId>& of_kind : frames) put_in_order(of_kind, last_use_, last_step_);
+  for (const PageId page : missing) {
+    const std::size_t kind = index_of(layout.kind_of(page));
+    fetch(model, page, frames[kind][next[kind]++]);
+  }
 }
 
 void StagePool::plan_pass(StepId step, ModelId model, Evictable& evictable, bool again) {
   const ShardLayout& layout = state_.layout(model);
-  const int room = state_.resident_pages(model) + available(evictable);
+  const int room = counts_.resident_pages(model, FrameKind::kWhole) + available(evictable);
   const bool out_of_core = room < pages(model);
   // Frames that rotate: two operations' worth where there is room for that beside as many that stay.
   const int pinned = counts_.staying_pages(model), fewest = fewest_frames(model) - pinned;
@@ -245,8 +257,9 @@ void StagePool::ride_along(StepId step, ModelId model) {
 // farthest.
 FrameId StagePool::find_rotating_frame(StepId step, ModelId model, PageUse use, Evictable& evictable,
                                        Rotation& rotation) {
-  if (available(evictable) > 0) return find_frame(evictable);
   const ShardLayout& layout = state_.layout(model);
+  const FrameKind kind = layout.kind_of(layout.uses[use]);
+  if (kind == FrameKind::kSlot || available(evictable) > 0) return find_frame(evictable, kind);
   while (!rotation.over.empty() && rotation.over.front() <= layout.over_before[use]) {
     const PageUse over = rotation.over.front();
     rotation.over.pop_front();

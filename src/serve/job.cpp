@@ -58,6 +58,7 @@ Job::Job(JobOptions options, Communicator world, const JobHeartbeat& heartbeat, 
       plan_(make_plan()) {
   if (mesh_.groups.size() > 1 && heartbeat.recorder() != nullptr) heartbeat.recorder()->note_group(mesh_.group_index);
   agreed(mesh_.job, [&] { check(); });
+  if (mesh_.schedules()) memory_.warn();
   if (!options_.load) return;
   heartbeat.enter(SignOfLife::kLoad);
   agreed(mesh_.job, [&] { load_pages(heartbeat); });
@@ -96,6 +97,7 @@ JobPlan Job::make_plan() const {
     const int in_flight = steps_in_flight(group.shape);
     plan.groups.push_back({.frames = memory_.of_group(group.index).frames,
                            .host_slots = memory_.of_group(group.index).host_slots,
+                           .adapter_slots = memory_.of_group(group.index).adapter_slots,
                            .steps_in_flight = in_flight,
                            .steps_announced = max_steps_in_flight(in_flight)});
   }
@@ -143,9 +145,11 @@ void Job::map_pages() {
 void Job::make_executor() {
   std::vector<const ShardLayout*> layouts;
   for (ModelId m = 0; m < models_.in_own_group().size(); ++m) layouts.push_back(&models_.layout(m));
-  ExecutorOptions options{.frames = group_plan().frames,
-                          .frame_bytes = plan_.page_bytes,
-                          .host_slots = group_plan().host_slots,
+  ExecutorOptions options{.memory = {.frames = group_plan().frames,
+                                     .frame_bytes = plan_.page_bytes,
+                                     .host_slots = group_plan().host_slots,
+                                     .adapter_slots = group_plan().adapter_slots,
+                                     .adapter_slot_bytes = models_.slot_bytes()},
                           .max_rows = plan_.max_batch_tokens,
                           .steps_in_flight = group_plan().steps_in_flight,
                           .verify_swap = plan_.verify_swap,
@@ -178,6 +182,7 @@ SchedulerOptions Job::scheduler_options(int group) const {
   const GroupPlan& plan = plan_.groups[static_cast<std::size_t>(group)];
   SchedulerOptions options{.frames = plan.frames,
                            .host_slots = plan.host_slots,
+                           .adapter_slots = plan.adapter_slots,
                            .max_batch_tokens = plan_.max_batch_tokens,
                            .max_seqs = options_.max_seqs,
                            .steps_in_flight = plan.steps_in_flight,

@@ -38,6 +38,7 @@ int pages_on_all(const Communicator& group, std::size_t bytes, std::size_t page_
 MemoryPlan::MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDevice& device, const ModelSet& models,
                        const PageStore& pages, int steps_in_flight)
     : page_bytes_(models.page_bytes()),
+      slot_bytes_(models.slot_bytes()),
       ranks_on_node_(device.node().size()),
       limit_(available_memory()),
       own_memory_(device.own_memory()) {
@@ -49,7 +50,7 @@ MemoryPlan::MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDe
   pool_bytes_ =
       options.device_memory_bytes > 0 ? options.device_memory_bytes : default_pool_bytes(options, mesh, models);
   const int pages_of_pool = pages_on_all(mesh.group, pool_bytes_, page_bytes_);
-  own_.frames = pages_of_pool - landing_pages_;
+  divide_pool(mesh, models, pages_of_pool);
   need_.pool = static_cast<std::size_t>(pages_of_pool) * page_bytes_;
   const std::size_t host_cache = options.host_cache_bytes.value_or(default_host_cache_bytes());
   own_.host_slots = pages_on_all(mesh.group, host_cache, page_bytes_);
@@ -59,7 +60,32 @@ MemoryPlan::MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDe
   for (const MemoryNeed& need : gather(device.node(), need_)) node_bytes_ += need.host_total();
   const std::vector<MemoryNeed> needs = gather(mesh.job, need_);
   if (mesh.schedules()) spdlog::info("{}", table(needs, mesh, models, pages));
-  if (mesh.schedules() && guides_refused_) spdlog::warn("guided requests are refused: {}", kNoneToSpare);
+}
+
+// Collective in the group. Slots of adapters lie in pages of the pool: as many as all of them take, but no more than
+// half of what the largest model's own pages leave, unless one adapter beside the pinned ones takes more. The largest
+// stage counts: all ranks get the same.
+void MemoryPlan::divide_pool(const Mesh& mesh, const ModelSet& models, int pages_of_pool) {
+  own_.frames = pages_of_pool - landing_pages_;
+  if (slot_bytes_ == 0) return;
+  std::uint64_t all = 0, pinned = 0, largest = 0, largest_in_frames = 0;
+  const std::vector<ModelShape> shapes = models.shapes(mesh.group_index);
+  for (ModelId m = 0; m < shapes.size(); ++m) {
+    const auto slots = static_cast<std::uint64_t>(models.layout(m).pages(FrameKind::kSlot));
+    const auto in_frames = static_cast<std::uint64_t>(models.layout(m).pages(FrameKind::kWhole));
+    all += slots;
+    pinned += shapes[m].pinned ? slots : 0;
+    largest = std::max(largest, shapes[m].pinned ? 0 : slots);
+    largest_in_frames = std::max(largest_in_frames, in_frames);
+  }
+  all = mesh.group.all_reduce_max(all);
+  const std::uint64_t least = mesh.group.all_reduce_max(pinned + largest);
+  largest_in_frames = mesh.group.all_reduce_max(largest_in_frames);
+  const auto frames = static_cast<std::uint64_t>(std::max(own_.frames, 0));
+  const std::uint64_t room = (frames - std::min(frames, largest_in_frames)) / 2 * page_bytes_ / slot_bytes_;
+  const std::uint64_t slots = std::min(all, std::max(least, room));
+  own_.adapter_slots = static_cast<int>(slots);
+  own_.frames -= static_cast<int>(ceil_div(slots * slot_bytes_, page_bytes_));
 }
 
 // Collective: every group's, from its first rank.
@@ -149,7 +175,7 @@ std::size_t MemoryPlan::default_pool_bytes(const JobOptions& options, const Mesh
   std::vector<std::size_t> frames;  // of each model with its cache
   for (ModelId m = 0; m < models.in_own_group().size(); ++m) {
     const KvGeometry cache = KvGeometry::make(models.layout(m));
-    const std::size_t pages = models.layout(m).pages();
+    const std::size_t pages = ceil_div(models.layout(m).frame_bytes(), page_bytes_);
     const int blocks = ceil_div(std::max(options.pool_for_tokens, 1), cache.block_tokens);
     largest_pages = std::max(largest_pages, pages);
     frames.push_back(pages + cache.frames_for(blocks));
@@ -180,7 +206,10 @@ std::size_t MemoryPlan::share_of_node() const { return limit_.bytes / static_cas
 void MemoryPlan::check() const {
   if (own_.frames < 1) {
     throw ConfigError(fmt::format("--device-memory {} holds no page of {}{}", format_size(pool_bytes_),
-                                  format_size(page_bytes_), landing_pages_ > 0 ? " beside landing pages" : ""));
+                                  format_size(page_bytes_),
+                                  own_.adapter_slots > 0 ? " beside slots of adapters"
+                                  : landing_pages_ > 0   ? " beside landing pages"
+                                                         : ""));
   }
   const std::string own =
       fmt::format("host pages {}, guides {}, pool {}, workspace {}", format_size(need_.host - need_.guides),
@@ -196,6 +225,10 @@ void MemoryPlan::check() const {
                 fmt::format("the {} ranks of this node need {} (this one: {}), but {} leaves {}", ranks_on_node_,
                             format_size(node_bytes_), own, limit_.source, format_size(limit_.bytes)));
   }
+}
+
+void MemoryPlan::warn() const {
+  if (guides_refused_) spdlog::warn("guided requests are refused: {}", kNoneToSpare);
 }
 
 // What of a model's pages is another's, told of this rank's group.
@@ -242,7 +275,19 @@ std::string MemoryPlan::table(const std::vector<MemoryNeed>& needs, const Mesh& 
   }
   table += fmt::format("this node: {} ranks need {}, {} leaves {}", ranks_on_node_, format_size(node_bytes_),
                        limit_.source, format_size(limit_.bytes));
-  return table + sharing_lines(needs) + coding_line(needs) + guides_line() + device_line();
+  return table + slots_line(mesh) + sharing_lines(needs) + coding_line(needs) + guides_line() + device_line();
+}
+
+std::string MemoryPlan::slots_line(const Mesh& mesh) const {
+  std::string lines;
+  for (const RankGroup& group : mesh.groups) {
+    const int slots = groups_[static_cast<std::size_t>(group.index)].adapter_slots;
+    if (slots == 0) continue;
+    lines += fmt::format("\nadapters{} lie in {} slots of {}, {} of each pool",
+                         mesh.groups.size() > 1 ? fmt::format(" of group {}", group.index) : "", slots,
+                         format_size(slot_bytes_), format_size(static_cast<std::size_t>(slots) * slot_bytes_));
+  }
+  return lines;
 }
 
 // Ranks hold and map pages in any shares: who loads what has been dealt by bytes.

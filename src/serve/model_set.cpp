@@ -22,6 +22,7 @@
 #include "computron/model/checkpoint_check.h"
 #include "computron/model/coded_estimate.h"
 #include "computron/runtime/page_contents.h"
+#include "computron/serve/slot_size.h"
 #include "src/serve/link_savings.h"
 
 namespace computron {
@@ -184,10 +185,11 @@ ModelSet::Cuts ModelSet::cut_models(const JobOptions& options, const std::vector
 
 void ModelSet::make_layouts(const Cuts& cuts, const std::vector<JobGroup>& groups, const RankDevice& device) {
   const WeightFormat& format = device.ops().weight_format();
+  slot_bytes_ = slot_size(cuts, format);
   for (const auto& [cut, stages] : cuts.plans) {
     for (const ShardPlan& plan : stages) {
       layouts_[cut].push_back(
-          ShardLayout::make(plan, format, models_[std::get<ModelId>(cut)].weight_types, page_bytes_));
+          ShardLayout::make(plan, format, models_[std::get<ModelId>(cut)].weight_types, page_bytes_, slot_bytes_));
     }
   }
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -273,6 +275,23 @@ std::size_t ModelSet::page_size(const JobOptions& options, const RankDevice& dev
   if (options.page_bytes % 64 != 0) throw Error(ExitCode::kUsage, "--page-size must be a multiple of 64");
   if (options.page_bytes > 0) return options.page_bytes;
   return default_page_bytes(device.device().default_page_bytes(), cuts.largest_block, cuts.common_block);
+}
+
+// One size for all adapters of the job, whichever group has them.
+std::size_t ModelSet::slot_size(const Cuts& cuts, const WeightFormat& format) const {
+  const auto has_adapter = [&](const auto& cut) {
+    return !models_[std::get<ModelId>(cut.first)].config.adapter_ranks.empty();
+  };
+  if (std::ranges::none_of(cuts.plans, has_adapter)) return 0;
+  return default_slot_bytes(page_bytes_, [&](std::size_t slot_bytes) {
+    SlotUse use;
+    for (const auto& cut : cuts.plans) {
+      if (!has_adapter(cut)) continue;
+      const WeightTypes& types = models_[std::get<ModelId>(cut.first)].weight_types;
+      for (const ShardPlan& plan : cut.second) use += slot_use(plan, format, types, page_bytes_, slot_bytes);
+    }
+    return use;
+  });
 }
 
 // Of all stages of all cuts. What pages take coded is known once they are loaded, and they are loaded in pages of the

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 
+#include "computron/ops/cpu_probe.h"
 #include "tests/apps/serve_job.h"
 #include "tests/support/beside.h"
 #include "tests/support/family_fixture.h"
@@ -73,7 +74,8 @@ TEST_P(ServeFamilies, ExpertsOfCodesChooseTheTokensOfTransformers) {
   if (GetParam().first > 2) GTEST_SKIP() << "the codes would be cut within their groups";
   const std::filesystem::path script = folder_ / "program";
   write_lines(script,
-              {"#!/bin/sh", "export COMPUTRON_MAX_ISA=avx2", fmt::format("exec '{}' \"$@\"", served_program())});
+              {"#!/bin/sh", fmt::format("export COMPUTRON_MAX_ISA={}", instruction_set() == "neon" ? "neon" : "avx2"),
+               fmt::format("exec '{}' \"$@\"", served_program())});
   std::filesystem::permissions(script, std::filesystem::perms::owner_all);
   const std::vector<std::string> families = {"gpt-oss-mxfp4"};
   const ServeJob job{.tp = GetParam().first,

@@ -101,21 +101,30 @@ class Groups : public ::testing::Test {
     return job;
   }
 
-  std::vector<std::string> results_of(ServeJob job) {
+  struct Ran {
+    std::vector<std::string> results;  // sorted
+    nlohmann::json metrics;
+  };
+  Ran ran(ServeJob job) {
     job.output = folder_ / fmt::format("out{}.jsonl", ++outputs_);
     const Served served = serve(job, folder_);
     EXPECT_EQ(served.job.exit_code, 0) << served.job.errors;
-    last_metrics_ = served.metrics;
-    return sorted_lines(job.output);
+    return {sorted_lines(job.output), served.metrics};
   }
-  // What one group gives where each model has the tp that it has in `placement`.
+  std::vector<std::string> results_of(const ServeJob& job) {
+    Ran last = ran(job);
+    last_metrics_ = std::move(last.metrics);
+    return std::move(last.results);
+  }
+  // What one group gives where each model has the tp that it has in `placement`. Leaves last_metrics_ as they are,
+  // since of two arguments either may be computed first.
   std::vector<std::string> expected(const TestPlacement& placement, bool reproducible = false) {
     std::vector<std::string> lines;
     for (const int tp : {1, 2}) {
       ServeJob alone = job();
       alone.tp = tp;
       if (reproducible) alone.more = {"--reproducible"};
-      for (const std::string& line : results_of(alone)) {
+      for (const std::string& line : ran(alone).results) {
         const std::string id = nlohmann::json::parse(line).at("response").at("body").at("model");
         if (placement.tp_of(id) == tp) lines.push_back(line);
       }
@@ -126,7 +135,7 @@ class Groups : public ::testing::Test {
 
   TemporaryFolder folder_;
   int outputs_ = 0;
-  nlohmann::json last_metrics_;
+  nlohmann::json last_metrics_;  // of results_of
 };
 
 class GroupsOf : public Groups, public ::testing::WithParamInterface<TestPlacement> {};

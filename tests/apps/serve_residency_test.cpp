@@ -487,6 +487,38 @@ TEST_P(Variants, AnswerTheSameAndMoveOnlyWhatTheyDoNotHaveInCommon) {
 
 INSTANTIATE_TEST_SUITE_P(Meshes, Variants, kMeshes, mesh_name);
 
+// Eight models whose lower layers are one's: those and eight upper halves are all that comes into the
+// pool.
+TEST(EightVariants, TakeOneLowerHalfAndEightUpperOnes) {
+  const TemporaryFolder folder;
+  const TinyModel& tiny = kModels[0];
+  constexpr std::size_t kPage = 32 << 10, kVariants = 8;
+  const auto upper = [](const std::string& name) { return name.starts_with("layers.") && name[7] >= '4'; };
+  ServeJob job{.page_size = "32KiB", .more = {"--policy", "fifo", "--coded", "off"}};
+  for (std::size_t v = 0; v < kVariants; ++v) {
+    const std::string id = fmt::format("v{}", v);
+    write_variant_checkpoint(folder / (id + ".h5"), opt_config(tiny), tiny.dtype, tiny.seed, upper,
+                             /*other_seed=*/80 + v);
+    job.models.push_back({id, folder / (id + ".h5")});
+  }
+  const auto bytes_of = [&](const std::vector<int>& models, const char* memory) {
+    ServeJob with = job;
+    with.device_memory = memory;
+    for (const int v : models) {
+      const std::string id = fmt::format("v{}", v);
+      with.lines.push_back(completion_line(fmt::format("r{}", with.lines.size()), id, random_prompt(tiny, 9, 40), 3));
+    }
+    return swapped_bytes(serve_ok(with, folder));
+  };
+  // A layer's weights of float32, rows in whole blocks of 64, with its vectors; where the halves meet is one page.
+  const std::size_t hidden = 64, ffn = 96, rows = 128, vectors = 9 * hidden + ffn;
+  const std::size_t least = 4 * sizeof(float) * (4 * hidden * hidden + 2 * hidden * ffn + vectors);
+  const std::size_t most = 4 * sizeof(float) * (4 * hidden * hidden + hidden * (rows + ffn) + vectors) + 2 * kPage;
+  const std::size_t one = bytes_of({0}, "64MiB"), all = bytes_of({0, 1, 2, 3, 4, 5, 6, 7}, "64MiB");
+  EXPECT_GE(all, one + (kVariants - 1) * least);
+  EXPECT_LE(all, one + (kVariants - 1) * most);
+}
+
 // Two models of one file are loaded once and lie in host memory once, and answer as they do alone.
 TEST(HostPages, TwoModelsOfOneFileAreOneCopy) {
   const TemporaryFolder folder;

@@ -125,14 +125,39 @@ RecordHeader with_plain_types(RecordHeader header) {
   return header;
 }
 
-// Up to version 3 a layout does not tell what its pages hold, nor its family: the lengths of three lists are not
-// there.
+// Removes what an earlier version does not have: `bytes` bytes from where the two differ on.
+void erase_at_difference(std::vector<std::byte>& header, const RecordHeader& other, std::size_t bytes) {
+  const auto at = std::ranges::mismatch(header, encode(other)).in1;
+  header.erase(at, at + static_cast<std::ptrdiff_t>(bytes));
+}
+
+// Up to version 5 neither a layout nor the scheduler knows slots. Of one layout and one group.
+std::vector<std::byte> without_slots(const RecordHeader& header) {
+  std::vector<std::byte> bytes = encode(header);
+  RecordHeader other = header;
+  other.groups[0].options.adapter_slots ^= 0x01010101;
+  erase_at_difference(bytes, other, sizeof(int));
+  other = header;
+  other.layouts[0].slot_bytes ^= 0x0101010101010101;
+  erase_at_difference(bytes, other, sizeof(std::size_t));
+  return bytes;
+}
+
+// Up to version 4 a layout does not tell its family, nor its adapter's pages: the lengths of two lists are not there.
+std::vector<std::byte> without_families(const RecordHeader& header) {
+  RecordHeader other = header;
+  other.layouts[0].adapter_pages.push_back(0);
+  std::vector<std::byte> bytes = without_slots(header);
+  erase_at_difference(bytes, other, 2 * sizeof(std::uint32_t));
+  return bytes;
+}
+
+// Up to version 3 it does not tell what its pages hold: the length of a list is not there.
 std::vector<std::byte> without_contents(const RecordHeader& header) {
   RecordHeader telling = header;
   telling.layouts[0].contents.resize(telling.layouts[0].used_bytes.size());
-  std::vector<std::byte> bytes = encode(header);
-  const auto length = std::ranges::mismatch(bytes, encode(telling)).in1;
-  bytes.erase(length, length + 3 * sizeof(std::uint32_t));
+  std::vector<std::byte> bytes = without_families(header);
+  erase_at_difference(bytes, telling, sizeof(std::uint32_t));
   return bytes;
 }
 
@@ -153,6 +178,40 @@ TEST(JobRecord, LayoutsTellWhatTheirPagesHoldAndTheirFamily) {
   }
   header.layouts[0].contents.pop_back();
   EXPECT_THROW(decode_header(encode(header)), Error);
+}
+
+TEST(JobRecord, LayoutsTellTheirSlotsAndSchedulersHowManyThereAre) {
+  RecordHeader header = some_header();
+  header.layouts[0].slot_bytes = 4096;
+  header.groups[0].options.adapter_slots = 7;
+  const RecordHeader back = decode_header(encode(header));
+  EXPECT_EQ(back.layouts[0].slot_bytes, 4096u);
+  EXPECT_EQ(back.layouts[1].slot_bytes, 0u);
+  EXPECT_EQ(back.groups[0].options.adapter_slots, 7);
+  RecordHeader of_wrong = header;
+  of_wrong.layouts[0].adapter_pages = {0};
+  of_wrong.layouts[0].slot_bytes = of_wrong.layouts[0].used_bytes[0] - 1;
+  EXPECT_THROW(decode_header(encode(of_wrong)), Error);
+  header.groups[0].options.adapter_slots = -1;
+  EXPECT_THROW(decode_header(encode(header)), Error);
+}
+
+// Version 4 tells what pages hold, version 5 a family and an adapter's pages, too.
+TEST(JobRecord, HeadersOfVersionsWithoutFamiliesOrSlotsAreRead) {
+  RecordHeader header = some_header();
+  header.layouts.resize(1);
+  header.groups[0].models[0].layouts = {0, 0};
+  for (std::size_t page = 0; page < header.layouts[0].used_bytes.size(); ++page) {
+    header.layouts[0].contents.push_back(digest128(std::as_bytes(std::span(&page, 1))));
+  }
+  const std::vector<std::byte> fourth = without_families(header);
+  EXPECT_EQ(encode(decode_header(fourth, /*version=*/4)), encode(header));
+  EXPECT_THROW(decode_header(fourth), Error);
+  header.layouts[0].family = digest128({});
+  header.layouts[0].adapter_pages = {0, 2};
+  const std::vector<std::byte> fifth = without_slots(header);
+  EXPECT_EQ(encode(decode_header(fifth, /*version=*/5)), encode(header));
+  EXPECT_THROW(decode_header(fifth), Error);
 }
 
 // Version 1 has no link bytes: the length of their list is not there.

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <cstring>
+
 #include "src/model/folder_tensors.h"
 #include "tests/support/safetensors_file.h"
 

@@ -9,6 +9,8 @@
 #include <set>
 #include <tuple>
 
+#include "tests/support/plain_format.h"
+
 namespace computron {
 namespace {
 
@@ -18,23 +20,6 @@ using ::testing::HasSubstr;
 
 constexpr int kRowBlock = 64;
 constexpr int kLargestPanel = 512;
-
-// Plain rows, padded to whole blocks.
-class PlainFormat : public WeightFormat {
- public:
-  int row_block() const override { return kRowBlock; }
-  std::size_t panel_bytes(int rows, int in, const WeightType& type) const override {
-    return static_cast<std::size_t>(type.bytes(round_up(rows, kRowBlock), in));
-  }
-  void pack(std::byte*, int, const WeightType&, int, int, int, int, const std::byte*, std::size_t,
-            std::size_t) const override {
-    FAIL() << "a layout packs nothing";
-  }
-  void pack_scales(std::byte*, int, const WeightType&, int, int, int, int, const std::byte*, std::size_t,
-                   std::size_t) const override {
-    FAIL() << "a layout packs nothing";
-  }
-};
 
 const PlainFormat kFormat;
 

@@ -11,28 +11,14 @@
 #include <numbers>
 #include <numeric>
 
+#include "tests/support/plain_format.h"
+
 namespace computron {
 namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-class PlainFormat : public WeightFormat {
- public:
-  int row_block() const override { return 64; }
-  std::size_t panel_bytes(int rows, int in, const WeightType& type) const override {
-    return static_cast<std::size_t>(round_up(rows, 64)) * in * size_of(type.values);
-  }
-  void pack(std::byte*, int, const WeightType&, int, int, int, int, const std::byte*, std::size_t,
-            std::size_t) const override {
-    FAIL() << "a pass packs nothing";
-  }
-  void pack_scales(std::byte*, int, const WeightType&, int, int, int, int, const std::byte*, std::size_t,
-                   std::size_t) const override {
-    FAIL() << "a pass packs nothing";
-  }
-};
 
 // Stands for "the page of this use has come".
 class UseEvent : public Event {

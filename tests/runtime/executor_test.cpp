@@ -144,7 +144,7 @@ class Planner {
   // A frame whose last use is not after `over`, that is no cache and not among `taken`.
   FrameId victim(ReleasePoint over, const std::vector<FrameId>& taken = {}) {
     for (;;) {
-      const auto frame = static_cast<FrameId>(random_() % state_.frames());
+      const auto frame = static_cast<FrameId>(random_() % last_use_.size());
       const bool free = std::find(taken.begin(), taken.end(), frame) == taken.end();
       if (free && state_.owner(frame).kind != StageState::Owner::kCache && last_use_[frame] <= over) return frame;
     }
@@ -258,12 +258,11 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
     const bool coded = host_slots > 0 && seed % 2 == 1;
     const Models models(mesh, *device, *ops, coded ? PageCoding::kCoded : PageCoding::kRaw, steps.layers,
                         steps.experts);
-    const ExecutorOptions options{.frames = setting.frames,
-                                  .frame_bytes = kPageBytes,
-                                  .host_slots = host_slots,
-                                  .max_rows = kMaxRows,
-                                  .steps_in_flight = 2,
-                                  .use_graphs = steps.use_graphs};
+    const ExecutorOptions options{
+        .memory = {.frames = setting.frames, .frame_bytes = kPageBytes, .host_slots = host_slots},
+        .max_rows = kMaxRows,
+        .steps_in_flight = 2,
+        .use_graphs = steps.use_graphs};
     Executor executor(mesh, *device, *ops, progress, models.list(), models.host,
                       test::make_test_communicators(test::test_transport(setting.transport, mesh.rank), mesh, *device,
                                                     progress, Executor::communicator_sizes(models.list(), options)),
@@ -413,8 +412,7 @@ class Receipts : public ::testing::TestWithParam<PageCoding> {
   // The steps of seed 0; copy `damaged_copy` goes wrong `times` times.
   Outcome run(VerifySwap verify, std::uint64_t damaged_copy = 0, int times = 0) {
     link_.damage(damaged_copy, times);
-    const ExecutorOptions options{.frames = kFrames,
-                                  .frame_bytes = kPageBytes,
+    const ExecutorOptions options{.memory = {.frames = kFrames, .frame_bytes = kPageBytes},
                                   .max_rows = kMaxRows,
                                   .steps_in_flight = 1,
                                   .verify_swap = verify};
@@ -464,7 +462,7 @@ TEST_P(Receipts, CountWhatTheyAreAskedFor) {
 
 // A step whose rider is of another family, or of none, as only a broken rank 0 sends it.
 TEST_P(Receipts, ARiderOfAnotherFamilyEndsTheRunByName) {
-  const ExecutorOptions options{.frames = 2 * kFrames, .frame_bytes = kPageBytes, .max_rows = kMaxRows};
+  const ExecutorOptions options{.memory = {.frames = 2 * kFrames, .frame_bytes = kPageBytes}, .max_rows = kMaxRows};
   for (const bool families : {false, true}) {
     if (families) models_.layouts[0]->family = Digest128{1, 2}, models_.layouts[1]->family = Digest128{1, 3};
     Executor executor(mesh_, *device_, *ops_, progress_, models_.list(), models_.host,

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <optional>
 
@@ -185,7 +186,7 @@ class RandomScheduler {
 
   FrameId victim(const std::vector<FrameId>& busy) {
     for (;;) {
-      const auto frame = static_cast<FrameId>(below(state_.frames()));
+      const auto frame = static_cast<FrameId>(below(last_use_.size()));
       const bool taken = std::find(busy.begin(), busy.end(), frame) != busy.end();
       if (!taken && state_.owner(frame).kind != StageState::Owner::kCache) return frame;
     }
@@ -219,7 +220,9 @@ class Rank {
         }
       });
     }
-    residency_.emplace(0, layout_list_, host_, device_, frames, kPageBytes, kHostSlots, copy_, compute_);
+    residency_.emplace(0, layout_list_, host_, device_,
+                       Residency::Sizes{.frames = frames, .frame_bytes = kPageBytes, .host_slots = kHostSlots}, copy_,
+                       compute_);
   }
 
   // Carries the steps out, some accepted ahead of their turn. Returns what went wrong, if anything.
@@ -413,7 +416,7 @@ TEST(OrderRule, AFinishedStepHoldsNoCopyUp) {
     AdversaryStream compute(adversary, 0), copy(adversary, 1);
     HostStore host(device);
     host.add(layout, "pages", [](std::byte*, const std::vector<std::size_t>&) {});
-    Residency residency(0, {&layout}, host, device, /*frames=*/1, kPageBytes, /*host_slots=*/0, copy, compute);
+    Residency residency(0, {&layout}, host, device, {.frames = 1, .frame_bytes = kPageBytes}, copy, compute);
     Step first = one_stage_step(), second = one_stage_step();
     first.stages[0].fetches = {{.model = 0, .page = 0, .frame = 0, .after = {}}};
     residency.accept(first);
@@ -443,7 +446,7 @@ TEST(OrderRule, PagesAreAtRestOnceAPassHasWaitedForThem) {
   for (const ShardLayout* added : {&layout, &other}) {
     host.add(*added, "pages", [](std::byte*, const std::vector<std::size_t>&) {});
   }
-  Residency residency(0, {&layout, &other}, host, device, /*frames=*/2, kPageBytes, /*host_slots=*/0, copy, compute);
+  Residency residency(0, {&layout, &other}, host, device, {.frames = 2, .frame_bytes = kPageBytes}, copy, compute);
   StepId id = 0;
   const auto at_rest = [&](bool is_pass, const std::vector<Fetch>& fetches) {
     Step step = one_stage_step();
@@ -475,7 +478,7 @@ TEST(OrderRule, APageAtRestHasAnEventUntilItsCopyHasEnded) {
   AdversaryStream compute(adversary, 0), copy(adversary, 1);
   HostStore host(device);
   host.add(layout, "pages", [](std::byte*, const std::vector<std::size_t>&) {});
-  Residency residency(0, {&layout}, host, device, /*frames=*/1, kPageBytes, /*host_slots=*/0, copy, compute);
+  Residency residency(0, {&layout}, host, device, {.frames = 1, .frame_bytes = kPageBytes}, copy, compute);
   StepId id = 0;
   const auto event_at_rest = [&](const std::vector<Fetch>& fetches) -> std::optional<const Event*> {
     Step step = one_stage_step();

@@ -46,7 +46,7 @@ class AgendaTest : public ::testing::Test {
     for (int page = 0; page < pages; ++page) pool_.prefetch(model, nobody, /*bytes=*/1, /*reserve=*/0);
   }
   std::optional<ModelId> first_to_lose(Evictable& evictable) {
-    const std::optional<FrameId> frame = evictable.first(pool_);
+    const std::optional<FrameId> frame = evictable.first(pool_, FrameKind::kWhole);
     return frame ? std::optional(pool_.state().owner(*frame).model) : std::nullopt;
   }
   std::optional<ModelId> first_to_lose(Agenda::EvictableFor evictable) {
@@ -95,11 +95,11 @@ TEST_F(AgendaTest, PagesAreEvictedOfModelsThatRunLaterOrNotAtAll) {
     decide(10);
     const std::vector<ModelId> order = run_order();
     ASSERT_EQ(order.size(), 3u);
-    EXPECT_EQ(agenda_.evictable_for(order[0], 0).pages(pool_), 6) << policy;
-    EXPECT_EQ(agenda_.evictable_for(order[1], 0).pages(pool_), 4) << policy;
-    EXPECT_EQ(agenda_.evictable_for(order[2], 0).pages(pool_), 2) << policy;
+    EXPECT_EQ(agenda_.evictable_for(order[0], 0).pages(pool_, FrameKind::kWhole), 6) << policy;
+    EXPECT_EQ(agenda_.evictable_for(order[1], 0).pages(pool_, FrameKind::kWhole), 4) << policy;
+    EXPECT_EQ(agenda_.evictable_for(order[2], 0).pages(pool_, FrameKind::kWhole), 2) << policy;
     EXPECT_EQ(first_to_lose(agenda_.evictable_for(order[2], 0)), 3u) << policy << ": nobody asks for it";
-    EXPECT_EQ(agenda_.evictable_for(order[2], 0, /*and_itself=*/true).pages(pool_), 4) << policy;
+    EXPECT_EQ(agenda_.evictable_for(order[2], 0, /*and_itself=*/true).pages(pool_, FrameKind::kWhole), 4) << policy;
     EvictableModels idle({3});
     pool_.grow_cache(4, 4, idle);  // two free frames, and both of model 3
     EXPECT_EQ(first_to_lose(agenda_.evictable_for(order[2], 0)), std::nullopt) << policy;

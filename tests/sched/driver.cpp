@@ -21,11 +21,11 @@ void require(bool condition, const std::string& rule) {
 
 // --- A stage ----------------------------------------------------------------------------------------------------
 
-Replica::Replica(const FakeModelList& model_list, int stage, int frames)
+Replica::Replica(const FakeModelList& model_list, int stage, int frames, int adapter_slots)
     : model_list_(model_list),
       stage_(stage),
-      state_(model_list.layouts(stage), frames, kHostSlots),
-      last_use_(frames, ReleasePoint{}) {}
+      state_(model_list.layouts(stage), frames, kHostSlots, adapter_slots),
+      last_use_(static_cast<std::size_t>(frames + adapter_slots), ReleasePoint{}) {}
 
 void Replica::execute(const Step& step, StepId completed) {
   begin(step, completed);
@@ -96,7 +96,9 @@ Driver::Driver(const FakeModelList& model_list, const SchedulerOptions& options,
       scheduler_(model_list.shapes(), model_list.names(), make_policy(policy, {.max_wait_s = kMaxWait_s}), options),
       stage_free_s_(model_list.stages(), 0.0),
       given_to_link_(model_list.stages(), 0) {
-  for (int stage = 0; stage < model_list.stages(); ++stage) replicas_.emplace_back(model_list, stage, options.frames);
+  for (int stage = 0; stage < model_list.stages(); ++stage) {
+    replicas_.emplace_back(model_list, stage, options.frames, options.adapter_slots);
+  }
 }
 
 void Driver::submit(Request request, double at_s) { submitted_.push_back({std::move(request), at_s}); }

@@ -39,7 +39,7 @@ void require(bool condition, const std::string& rule);
 // One stage's ranks: carry out what reaches them, as Residency does, and refuse what would go wrong there.
 class Replica {
  public:
-  Replica(const FakeModelList& model_list, int stage, int frames);
+  Replica(const FakeModelList& model_list, int stage, int frames, int adapter_slots);
 
   // `completed`: the last step whose done records rank 0 had when it decided this one.
   void execute(const Step& step, StepId completed);
@@ -55,7 +55,7 @@ class Replica {
   int stage_;
   StageState state_;
   std::deque<Fetch> refills_;           // of the step, not in the state yet
-  std::vector<ReleasePoint> last_use_;  // [frame]
+  std::vector<ReleasePoint> last_use_;  // [frame or slot]
 };
 
 struct ExecutedStep {

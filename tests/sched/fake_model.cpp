@@ -20,7 +20,8 @@ ShardLayout make_layout(const FakeModel& model, std::size_t stage) {
   layout.plan.kv_heads = 1;
   layout.plan.config.head_dim = 1;
   for (int p = 0; p < model.pages[stage]; ++p) {
-    layout.used_bytes.push_back(kPageBytes - 8 * (p % 5));
+    const bool in_slot = model.in_slots && p >= model.base;
+    layout.used_bytes.push_back((in_slot ? kAdapterSlotBytes : kPageBytes) - 8 * (p % 5));
     layout.uses.push_back(static_cast<PageId>(p));
   }
   for (const std::size_t used : layout.used_bytes) {
@@ -34,6 +35,7 @@ ShardLayout make_layout(const FakeModel& model, std::size_t stage) {
   if (model.family != 0) {
     layout.family = digest128(std::as_bytes(std::span(&model.family, 1)));
     for (int p = model.base; p < model.pages[stage]; ++p) layout.adapter_pages.push_back(static_cast<PageId>(p));
+    layout.slot_bytes = model.in_slots ? kAdapterSlotBytes : 0;
   }
   if (model.pages[stage] > 1) layout.uses.push_back(0);  // as a tied head would
   // Operations that bind model.span uses each.
@@ -162,24 +164,33 @@ int FakeModelList::frames_needed(ModelId model, int stage, int blocks) const {
 }
 
 int FakeModelList::weights_needed(ModelId model, int stage) const {
-  const int pages = models_[model].pages[stage];
+  const ShardLayout& layout = *shapes_[model].layouts[static_cast<std::size_t>(stage)];
+  const int pages = layout.pages(FrameKind::kWhole);
   const SharedPages shared(layouts(stage));
-  std::set<PageRef> pinned = pinned_pages(stage);
+  std::set<PageRef> pinned = pinned_pages(stage, FrameKind::kWhole);
   int staying = 0;
-  for (PageId page = 0; page < static_cast<PageId>(pages); ++page) {
+  for (PageId page = 0; page < static_cast<PageId>(layout.pages()); ++page) {
     staying += static_cast<int>(pinned.erase(shared.first({model, page})));
   }
   const int fewest = models_[model].pinned ? pages : std::min(pages, models_[model].span + staying);
   return fewest + static_cast<int>(pinned.size());
 }
 
+int FakeModelList::slots_needed(ModelId model, int stage) const {
+  const int pinned = static_cast<int>(pinned_pages(stage, FrameKind::kSlot).size());
+  return pinned +
+         (models_[model].pinned ? 0 : shapes_[model].layouts[static_cast<std::size_t>(stage)]->pages(FrameKind::kSlot));
+}
+
 // Of pages that are one, the first.
-std::set<PageRef> FakeModelList::pinned_pages(int stage) const {
+std::set<PageRef> FakeModelList::pinned_pages(int stage, FrameKind kind) const {
   const SharedPages shared(layouts(stage));
   std::set<PageRef> pinned;
   for (ModelId model = 0; model < models(); ++model) {
     for (int page = 0; models_[model].pinned && page < models_[model].pages[stage]; ++page) {
-      pinned.insert(shared.first({model, static_cast<PageId>(page)}));
+      const auto number = static_cast<PageId>(page);
+      const bool counts = shapes_[model].layouts[static_cast<std::size_t>(stage)]->kind_of(number) == kind;
+      if (counts) pinned.insert(shared.first({model, number}));
     }
   }
   return pinned;

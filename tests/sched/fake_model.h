@@ -13,6 +13,7 @@ namespace computron::test {
 
 inline constexpr std::size_t kPageBytes = 1024;  // a frame holds 8 slots: 16 tokens of one layer each
 inline constexpr int kSlotsPerFrame = 8;
+inline constexpr std::size_t kAdapterSlotBytes = 256;
 inline constexpr int kBlockTokens = KvGeometry::kBlockTokens;
 inline constexpr TokenId kVocab = 50;
 inline constexpr TokenId kPoison = kVocab - 1;  // one in four rows behind it is not finite; never generated
@@ -30,6 +31,7 @@ struct FakeModel {
   std::vector<std::vector<std::uint64_t>> contents = {};
   std::uint64_t family = 0;  // models with equal ones differ in their adapters alone; 0: of none
   int base = 0;              // pages of a stage that are not the adapter's, where it has a family
+  bool in_slots = false;     // those that are the adapter's lie in slots
 };
 
 // One stage, one layer.
@@ -56,12 +58,14 @@ class FakeModelList {
   // Frames of weights that a pass of the model needs beside what is pinned, and those of that: pages that models have
   // in common once.
   int weights_needed(ModelId model, int stage) const;
+  // Slots that its adapter takes on a stage beside those of pinned ones, with theirs.
+  int slots_needed(ModelId model, int stage) const;
   // Whether a pass of the model with this much cache, a span of pages at a time, fits every stage's pool beside what is
   // pinned.
   bool fits(ModelId model, int blocks, int frames) const;
 
  private:
-  std::set<PageRef> pinned_pages(int stage) const;
+  std::set<PageRef> pinned_pages(int stage, FrameKind kind) const;
   std::vector<FakeModel> models_;
   std::deque<ShardLayout> layouts_;
   std::vector<ModelShape> shapes_;

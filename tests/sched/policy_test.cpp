@@ -56,7 +56,7 @@ std::vector<ModelId> eviction_order(const Policy& policy, std::vector<ModelView>
 
   EvictionOrder eviction;
   std::vector<ModelId> losers;
-  while (const auto first = eviction.first(pool, policy, views, order, /*place=*/0, now_s)) {
+  while (const auto first = eviction.first(pool, FrameKind::kWhole, policy, views, order, /*place=*/0, now_s)) {
     losers.push_back(pool.state().owner(*first).model);
     EvictableModels loser({losers.back()});
     pool.prefetch(newcomer, loser, /*bytes=*/1, /*reserve=*/0);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <random>
 #include <set>
@@ -16,6 +17,8 @@ namespace {
 
 // What a page holds: pages with equal contents are one.
 using Content = std::uint64_t;
+
+constexpr FrameKind kKinds[] = {FrameKind::kWhole, FrameKind::kSlot};
 
 class RandomRoster {
  public:
@@ -33,6 +36,10 @@ class RandomRoster {
                            : kind == 1 ? hash_tuple(number, family, from(0, 1))
                                        : hash_tuple(number, m, 7, 7));
       }
+      // The last pages may be an adapter's.
+      model.family = 1;
+      model.base = std::max(model.pages[0] - from(0, 4), 0);
+      model.in_slots = from(0, 1) == 0;
       model.pinned = from(0, 9) == 0;
       models_.push_back(std::move(model));
     }
@@ -60,11 +67,13 @@ class Sets {
       std::set<Content> seen;
       for (std::size_t page = 0; page < models[m].contents[0].size(); ++page) {
         const Content content = models[m].contents[0][page];
-        const bool again = !seen.insert(content).second;
         const std::size_t bytes = list.shape(m).layouts[0]->used_bytes[page];
+        const bool again = !seen.insert(hash_tuple(content, bytes)).second;
+        const FrameKind kind = list.shape(m).layouts[0]->kind_of(static_cast<PageId>(page));
         const Content name = again ? hash_tuple(content, bytes, m, page) : hash_tuple(content, bytes);
         pages_[m].push_back(name);
         bytes_[name] = bytes;
+        kinds_[name] = kind;
         owners_[name].insert(m);
       }
     }
@@ -72,7 +81,10 @@ class Sets {
 
   const std::vector<Content>& pages(ModelId model) const { return pages_.at(model); }
   bool resident(Content page) const { return resident_.contains(page); }
-  std::size_t resident_count() const { return resident_.size(); }
+  FrameKind kind(Content page) const { return kinds_.at(page); }
+  int resident_count(FrameKind kind) const {
+    return static_cast<int>(std::ranges::count_if(resident_, [&](Content page) { return kinds_.at(page) == kind; }));
+  }
   void fetch(Content page) { ASSERT_TRUE(resident_.insert(page).second) << "fetched while it is there"; }
   std::size_t bytes(Content page) const { return bytes_.at(page); }
 
@@ -91,25 +103,28 @@ class Sets {
     return static_cast<int>(std::ranges::count_if(pages(model), [&](Content page) { return !resident(page); }));
   }
   // Of all models that are not pinned, or of those of `models`.
-  int unpinned() const {
-    return static_cast<int>(std::ranges::count_if(resident_, [&](Content page) { return !is_pinned(page); }));
+  int unpinned(FrameKind kind) const {
+    return static_cast<int>(
+        std::ranges::count_if(resident_, [&](Content page) { return kinds_.at(page) == kind && !is_pinned(page); }));
   }
-  int unpinned(const std::vector<ModelId>& models) const {
+  int unpinned(const std::vector<ModelId>& models, FrameKind kind) const {
     return static_cast<int>(std::ranges::count_if(resident_, [&](Content page) {
-      return !is_pinned(page) && std::ranges::any_of(owners_.at(page), [&](ModelId m) { return contains(models, m); });
+      return kinds_.at(page) == kind && !is_pinned(page) &&
+             std::ranges::any_of(owners_.at(page), [&](ModelId m) { return contains(models, m); });
     }));
   }
   // Pages that nobody but `models` has.
-  int evictable(const std::vector<ModelId>& models) const {
-    return static_cast<int>(
-        std::ranges::count_if(resident_, [&](Content page) { return all_of(page, models, models.size()); }));
+  int evictable(const std::vector<ModelId>& models, FrameKind kind) const {
+    return static_cast<int>(std::ranges::count_if(
+        resident_, [&](Content page) { return kinds_.at(page) == kind && all_of(page, models, models.size()); }));
   }
-  // Evicts the page that goes first: the last page of the first model all of whose other owners come no later.
-  bool evict(const std::vector<ModelId>& models) {
+  // Evicts the page of a kind that goes first: the last page of the first model all of whose other owners come no
+  // later.
+  bool evict(const std::vector<ModelId>& models, FrameKind kind) {
     for (std::size_t i = 0; i < models.size(); ++i) {
       const std::vector<Content>& pages = this->pages(models[i]);
       for (std::size_t page = pages.size(); page-- > 0;) {
-        if (!resident(pages[page]) || !all_of(pages[page], models, i + 1)) continue;
+        if (kinds_.at(pages[page]) != kind || !resident(pages[page]) || !all_of(pages[page], models, i + 1)) continue;
         resident_.erase(pages[page]);
         return true;
       }
@@ -135,6 +150,7 @@ class Sets {
   std::map<ModelId, std::vector<Content>> pages_;
   std::map<Content, std::set<ModelId>> owners_;
   std::map<Content, std::size_t> bytes_;
+  std::map<Content, FrameKind> kinds_;
   std::set<Content> resident_;
 };
 
@@ -144,9 +160,9 @@ class PoolFamilies {
       : roster_(seed),
         list_(roster_.models()),
         sets_(roster_.models(), list_),
-        frames_(roster_.from(10, 28)),
-        pool_(list_.layouts(0), frames_, 0, roster_.pinned()),
-        rank_(list_.layouts(0), frames_) {}
+        frames_{roster_.from(10, 28), roster_.from(0, 8)},
+        pool_(list_.layouts(0), frames_[0], 0, roster_.pinned(), frames_[1]),
+        rank_(list_.layouts(0), frames_[0], 0, frames_[1]) {}
 
   void run(int steps) {
     for (int i = 0; i < steps && !::testing::Test::HasFatalFailure(); ++i) {
@@ -172,18 +188,20 @@ class PoolFamilies {
   // A prefetch or a pass, where the model fits; the sets do the same, page by page.
   void fill(ModelId model, const std::vector<ModelId>& others, bool prefetches) {
     EvictableModels evictable(others);
-    ASSERT_EQ(evictable.pages(pool_), sets_.evictable(others));
     ASSERT_EQ(pool_.counts().missing_bytes(std::span<const ModelId>(others)), sets_.missing_bytes(others));
-    ASSERT_EQ(pool_.counts().unpinned_pages(others), sets_.unpinned(others));
-    const int room = pool_.available(evictable);
-    if (!prefetches && room < pool_.missing_pages(model)) return;  // out-of-core: the scheduler's tests run that
+    for (const FrameKind kind : kKinds) {
+      ASSERT_EQ(evictable.pages(pool_, kind), sets_.evictable(others, kind));
+      ASSERT_EQ(pool_.counts().unpinned_pages(others, kind), sets_.unpinned(others, kind));
+      // Out-of-core: the scheduler's tests run that.
+      if (!prefetches && pool_.available(evictable, kind) < pool_.missing_pages(model, kind)) return;
+    }
     std::set<Content> fetched;
-    int free = frames_ - static_cast<int>(sets_.resident_count());
     for (const Content page : sets_.pages(model)) {
       if (sets_.resident(page)) continue;
-      if (free == 0 && !sets_.evict(others)) break;
+      const FrameKind kind = sets_.kind(page);
+      int free = frames_[static_cast<std::size_t>(kind)] - sets_.resident_count(kind);
+      if (free == 0 && !sets_.evict(others, kind)) break;
       evictions_ += free == 0 ? 1 : 0;
-      free = std::max(free - 1, 0);
       sets_.fetch(page);
       fetched.insert(page);
     }
@@ -204,25 +222,30 @@ class PoolFamilies {
   }
 
   void check() const {
-    std::set<FrameId> taken;
+    std::array<std::set<FrameId>, 2> taken;  // [FrameKind]
     for (ModelId m = 0; m < roster_.models().size(); ++m) {
       ASSERT_EQ(pool_.missing_pages(m), sets_.missing_pages(m));
       ASSERT_EQ(pool_.counts().missing_bytes(m), sets_.missing_bytes({m}));
-      for (PageId page = 0; page < static_cast<PageId>(pool_.pages(m)); ++page) {
+      for (PageId page = 0; page < static_cast<PageId>(sets_.pages(m).size()); ++page) {
         const FrameId frame = pool_.state().frame_of(m, page);
         ASSERT_EQ(frame != kNoFrame, sets_.resident(sets_.pages(m)[page]));
-        if (frame != kNoFrame) taken.insert(frame);
+        if (frame == kNoFrame) continue;
+        ASSERT_EQ(frame < static_cast<FrameId>(frames_[0]), sets_.kind(sets_.pages(m)[page]) == FrameKind::kWhole);
+        taken[static_cast<std::size_t>(pool_.state().kind_of(frame))].insert(frame);
       }
     }
-    ASSERT_EQ(taken.size(), sets_.resident_count());
-    ASSERT_EQ(pool_.free_frames(), frames_ - static_cast<int>(taken.size()));
-    ASSERT_EQ(pool_.counts().unpinned_pages(), sets_.unpinned());
+    for (const FrameKind kind : kKinds) {
+      const auto number = static_cast<std::size_t>(kind);
+      ASSERT_EQ(static_cast<int>(taken[number].size()), sets_.resident_count(kind));
+      ASSERT_EQ(pool_.free_frames(kind), frames_[number] - static_cast<int>(taken[number].size()));
+      ASSERT_EQ(pool_.counts().unpinned_pages(kind), sets_.unpinned(kind));
+    }
   }
 
   RandomRoster roster_;
   FakeModelList list_;
   Sets sets_;
-  int frames_;
+  std::array<int, 2> frames_;  // [FrameKind]
   StagePool pool_;
   StageState rank_;
   StepId step_ = 0;

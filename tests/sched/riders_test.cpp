@@ -139,5 +139,41 @@ TEST(RidersOfAPool, RideWhereTheirPagesAreThere) {
   for (const auto& models : models_of_passes(driver)) EXPECT_THAT(models, SizeIs(1));
 }
 
+// A pool with room for the base and its caches alone: what adapters take of it are slots.
+TEST(RidersOfAPool, RideTogetherWhereTheirPagesLieInSlots) {
+  std::vector<FakeModel> models = small_family(1, 6, {2, 2, 2, 2, 2, 2});
+  for (FakeModel& model : models) model.in_slots = true;
+  const FakeModelList model_list(models);
+  SchedulerOptions options = kWide;
+  options.frames = 6 + 6;
+  options.adapter_slots = 6;  // every two of the six have equal adapters
+  Driver driver(model_list, options, "balanced");
+  for (ModelId model = 0; model < 6; ++model) driver.submit(asks(model, model, 5, 10));
+  run_through(driver);
+  std::size_t of_all = 0;
+  for (const auto& pass : models_of_passes(driver)) of_all += pass.size() == 6;
+  EXPECT_GE(of_all, 8u);
+}
+
+// Two slots for three adapters of two pages: each has its turn.
+TEST(RidersOfAPool, TakeTurnsInSlots) {
+  std::vector<FakeModel> models = small_family(1, 4, {2, 0, 2, 0, 2, 0});
+  for (FakeModel& model : models) model.in_slots = true;
+  const FakeModelList model_list(models);
+  SchedulerOptions options = kWide;
+  options.adapter_slots = 2;
+  Driver driver(model_list, options, "balanced");
+  for (RequestId id = 0; id < 9; ++id) driver.submit(asks(id, static_cast<ModelId>(id % 3 * 2), 5, 12));
+  run_through(driver);
+  for (const auto& pass : models_of_passes(driver)) EXPECT_THAT(pass, SizeIs(1));
+  options.adapter_slots = 1;
+  try {
+    Driver refused(model_list, options, "balanced");
+    FAIL() << "an adapter of two pages in one slot";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("model-0: on stage 0 its adapter needs 2 slots"));
+  }
+}
+
 }  // namespace
 }  // namespace computron::test

@@ -44,6 +44,7 @@ class RandomJob {
     policy_ = one_in(3) ? "fifo" : one_in(2) ? "balanced" : "throughput";
     options_.prefix_caching = one_in(3);
     if (many_) options_.frames = smallest_pool() + from(0, one_in(3) ? 200 : 40);
+    if (adapters_) options_.adapter_slots = fewest_slots() + (one_in(3) ? 0 : from(0, 12));
     if (!crowded_) return;
     options_.max_seqs = from(5, 20);
     options_.frames = smallest_pool() + from(0, 12);
@@ -118,7 +119,9 @@ class RandomJob {
     FakeModel& alone = models.emplace_back();
     alone.pages.assign(static_cast<std::size_t>(stages), from(1, 5));
     alone.layers.assign(static_cast<std::size_t>(stages), 1);
+    const bool in_slots = hash_tuple(seed_, 11) % 2 == 0;
     for (FakeModel& model : models) {
+      model.in_slots = in_slots && model.family != 0;
       model.eos_tokens = {from(0, kVocab - 1)};
       model.priority = one_in(5) ? from(-2, 2) : 0;
     }
@@ -153,6 +156,17 @@ class RandomJob {
       }
     }
     return frames;
+  }
+
+  // What the largest adapter needs.
+  int fewest_slots() const {
+    int slots = 0;
+    for (ModelId m = 0; m < model_list_.models(); ++m) {
+      for (int stage = 0; stage < model_list_.stages(); ++stage) {
+        slots = std::max(slots, model_list_.slots_needed(m, stage));
+      }
+    }
+    return slots;
   }
 
   // In every third job, every fourth request.
@@ -298,7 +312,7 @@ TEST(SchedulerRandom, EveryRuleHoldsWhereAdaptersRideAlong) {
   EXPECT_GT(all.riders, 3500u);
   EXPECT_GT(all.swaps, 1100u);
   EXPECT_GT(all.prefix_hits, 70u);
-  EXPECT_GT(all.preemptions, 15u);
+  EXPECT_GT(all.preemptions, 10u);
   EXPECT_GT(all.offloads, 70u);
 }
 
@@ -330,7 +344,7 @@ TEST(SchedulerRandom, EveryRuleHoldsWhereLateRequestsAreDropped) {
     all.add(*driver);
   }
   EXPECT_GT(all.dropped, 500u);
-  EXPECT_GT(all.late, 300u) << "they had begun";
+  EXPECT_GT(all.late, 250u) << "they had begun";
   EXPECT_GT(all.swaps, 600u);
 }
 

@@ -2,6 +2,7 @@
 // tokenizer each: the same here, for the whole text at once and token by token.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "computron/text/incremental_decoder.h"

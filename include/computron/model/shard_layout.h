@@ -9,6 +9,7 @@
 // once, whatever the size of a tensor, and can run a model that exceeds the pool.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -44,6 +45,9 @@ struct TensorLayout {
   std::vector<PanelGroup> groups;  // cover the panels in order
 };
 
+// A page lies in a frame, or in a slot: a small frame, as the pages of adapters have where a job has slots.
+enum class FrameKind : std::uint8_t { kWhole, kSlot };
+
 struct ShardLayout {
   static constexpr int kGroupPages = 4;
 
@@ -51,6 +55,7 @@ struct ShardLayout {
   WeightTypes types = DType::kF32;  // of the model's, as the device keeps them
   DType cache_dtype = DType::kF32;  // of keys and values
   std::size_t page_bytes = 0;
+  std::size_t slot_bytes = 0;           // of adapter_pages, which lie in slots; 0: in frames, as all others
   std::vector<TensorLayout> tensors;    // parallel to plan.tensors
   std::vector<std::size_t> used_bytes;  // by page: what it has in a frame
   // By page: what it takes over the host link, which is less where it is coded: never more than it uses. Of a stage's
@@ -85,15 +90,29 @@ struct ShardLayout {
   }
 
   int pages() const { return static_cast<int>(used_bytes.size()); }
+  int pages(FrameKind kind) const {
+    const int in_slots = slot_bytes > 0 ? static_cast<int>(adapter_pages.size()) : 0;
+    return kind == FrameKind::kSlot ? in_slots : pages() - in_slots;
+  }
+  FrameKind kind_of(PageId page) const {
+    const bool in_slot = slot_bytes > 0 && std::ranges::binary_search(adapter_pages, page);
+    return in_slot ? FrameKind::kSlot : FrameKind::kWhole;
+  }
+  // Of the frames and slots that all its pages take.
+  std::size_t frame_bytes() const {
+    return pages(FrameKind::kWhole) * page_bytes + pages(FrameKind::kSlot) * slot_bytes;
+  }
   std::size_t total_used_bytes() const;
   std::size_t page_link_bytes(PageId page) const { return link_bytes.empty() ? used_bytes[page] : link_bytes[page]; }
   std::size_t total_link_bytes() const;
   // Bytes at the pages' ends that hold nothing, the last page's included.
   std::size_t waste_bytes() const;
 
-  // `types`: as the device keeps them. ConfigError when a row block or vector does not fit a page, naming the tensor
-  // and the size needed, and as WeightTypes::of.
-  static ShardLayout make(ShardPlan plan, const WeightFormat& format, const WeightTypes& types, std::size_t page_bytes);
+  // `types`: as the device keeps them. `slot_bytes`: of the slots that an adapter's pages lie in; 0: in frames.
+  // ConfigError when a row block or vector does not fit its page, naming the tensor and the size needed, and as
+  // WeightTypes::of.
+  static ShardLayout make(ShardPlan plan, const WeightFormat& format, const WeightTypes& types, std::size_t page_bytes,
+                          std::size_t slot_bytes = 0);
   // The largest row block, table row or vector of the shard: what a page must hold at least.
   static std::size_t largest_block_bytes(ShardPlan plan, const WeightFormat& format, const WeightTypes& types);
   // What whole row blocks of all its GEMM weights fill without a rest: their bytes' least common multiple. 1 where the

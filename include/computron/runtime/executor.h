@@ -41,9 +41,7 @@ using PageSourceWrapper = std::function<std::unique_ptr<PageSource>(const Step& 
                                                                     Stream& compute, PageSource& pages)>;
 
 struct ExecutorOptions {
-  int frames = 0;
-  std::size_t frame_bytes = 0;
-  int host_slots = 0;       // of the offload area, a frame each
+  Residency::Sizes memory = {};
   int max_rows = 0;         // tokens of a step
   int steps_in_flight = 1;  // activations that may be on their way to the next stage
   VerifySwap verify_swap = VerifySwap::kOff;

@@ -31,10 +31,17 @@ namespace computron {
 
 class Residency {
  public:
-  // Borrows layouts (this stage's), host pages and streams; owns the pool and `host_slots` slots of offload area.
-  Residency(int stage, std::vector<const ShardLayout*> layouts, const HostStore& host, Device& device, int frames,
-            std::size_t frame_bytes, int host_slots, CopyStream& copy_stream, Stream& compute,
-            VerifySwap verify = VerifySwap::kOff);
+  // How much of the device's and the host's memory.
+  struct Sizes {
+    int frames = 0;
+    std::size_t frame_bytes = 0;
+    int host_slots = 0;  // of the offload area, a frame each
+    int adapter_slots = 0;
+    std::size_t adapter_slot_bytes = 0;  // ShardLayout::slot_bytes
+  };
+  // Borrows layouts (this stage's), host pages and streams; owns the pool and the offload area.
+  Residency(int stage, std::vector<const ShardLayout*> layouts, const HostStore& host, Device& device,
+            const Sizes& sizes, CopyStream& copy_stream, Stream& compute, VerifySwap verify = VerifySwap::kOff);
 
   void accept(const Step& step);
   void begin(const Step& step);

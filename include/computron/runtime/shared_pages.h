@@ -51,6 +51,8 @@ class SharedPages {
     return c == kAlone ? kAlone : classes_[c].set;
   }
   int sets() const { return static_cast<int>(sets_.size()); }
+  // Pages of a set lie in frames, or all in slots.
+  FrameKind kind_of(int set) const { return kinds_[set]; }
   // Of a set, in rising order: two at least.
   std::span<const ModelId> models_of(int set) const { return sets_[set]; }
   // The sets that the model is in; none for most models.
@@ -65,6 +67,7 @@ class SharedPages {
   std::vector<std::vector<std::int32_t>> class_of_;  // [model][page], or nothing where all are alone
   std::vector<Class> classes_;
   std::vector<std::vector<ModelId>> sets_;
+  std::vector<FrameKind> kinds_;           // [set]
   std::vector<std::vector<int>> sets_of_;  // [model]
 };
 

@@ -6,12 +6,14 @@
 // wrong.
 //
 //   frame                      free | page of a model | cache frame of a model
+//   slot of an adapter         free | page of a model; slots are numbered on from the last frame
 //   slot of the offload area   free | one frame's worth of a model's offloaded cache
 //   block of a model's cache   held by no sequence | by one | full, and held by several with the same prefix
 //
 // What must hold after every call; a step that would break it is refused with Error{kInternal}:
 //   * owners_ is the inverse of page_tables_ and caches_: each frame is in at most one place of them, where pages that
-//     are one (shared_pages.h) are one place, known by the first of them. resident_ counts the pages in frames.
+//     are one (shared_pages.h) are one place, known by the first of them. resident_ counts the pages in frames. Pages
+//     that belong into slots (ShardLayout::kind_of) are in slots, all others and caches in frames.
 //   * A model's cache is wholly in frames (caches_) or wholly in slots (offloaded_). No pass of the model runs while
 //     it is in slots. Its blocks keep their numbers on the way.
 //   * holders of a block = the running sequences that have it in their list. A block that is written has one holder and
@@ -61,8 +63,9 @@ struct SequenceState {
 
 class StageState {
  public:
-  // `layouts[m]` is model m's layout of this stage; borrowed. `host_slots`: of the offload area.
-  StageState(std::vector<const ShardLayout*> layouts, int frames, int host_slots = 0);
+  // `layouts[m]` is model m's layout of this stage; borrowed. `host_slots`: of the offload area. `adapter_slots`: small
+  // frames, for the pages of adapters.
+  StageState(std::vector<const ShardLayout*> layouts, int frames, int host_slots = 0, int adapter_slots = 0);
 
   // The parts of applying a step, in this order; Error{kInternal} for anything that a right scheduler would not order.
   // The sequence ends; it holds its blocks no longer.
@@ -95,7 +98,9 @@ class StageState {
   int host_slots() const { return static_cast<int>(slots_taken_.size()); }
   const SequenceState& sequence(SequenceId id) const;  // Error{kInternal} where it does not run
   int resident_pages(ModelId model) const { return resident_[model]; }
-  int frames() const { return static_cast<int>(owners_.size()); }
+  FrameKind kind_of(FrameId frame) const {
+    return frame < static_cast<FrameId>(frames_) ? FrameKind::kWhole : FrameKind::kSlot;
+  }
 
   struct Owner {
     enum Kind : std::uint8_t { kFree, kPage, kCache } kind = kFree;
@@ -135,13 +140,14 @@ class StageState {
   void free_slots(ModelId model);
 
   std::vector<const ShardLayout*> layouts_;
+  int frames_ = 0;
   SharedPages shared_;
   std::vector<std::vector<FrameId>> page_tables_;  // [model][page]
   std::vector<int> resident_;                      // [model]
   std::vector<std::vector<FrameId>> caches_;       // [model]
   std::vector<std::vector<HostSlot>> offloaded_;   // [model]
   std::vector<bool> slots_taken_;                  // [slot]
-  std::vector<Owner> owners_;                      // [frame]
+  std::vector<Owner> owners_;                      // [frame or slot]
   std::vector<std::vector<Block>> blocks_;         // [model][block]
   std::unordered_map<SequenceId, SequenceState> sequences_;
   StateDigest digest_;

@@ -89,7 +89,7 @@ class Swapper {
     ModelId model = 0xffffffff;
     PageId page = 0;
   };
-  std::vector<Content> contents_;  // [frame] what the latest enqueued transfer brings: a page, or none
+  std::vector<Content> contents_;  // [frame or slot] what the latest enqueued transfer brings: a page, or none
 
   VerifySwap verify_;
   std::vector<std::vector<bool>> fetched_;  // [model][page] whether it has been fetched before

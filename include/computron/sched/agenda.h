@@ -44,8 +44,8 @@ class Agenda {
    public:
     // `and_itself`: its own pages last.
     EvictableFor(Agenda& agenda, ModelId model, std::size_t stage, bool and_itself);
-    int pages(const StagePool& pool) const override;
-    std::optional<FrameId> first(const StagePool& pool) override;
+    int pages(const StagePool& pool, FrameKind kind) const override;
+    std::optional<FrameId> first(const StagePool& pool, FrameKind kind) override;
 
    private:
     Agenda& agenda_;

@@ -51,6 +51,7 @@ class CacheAllocator {
   void trim(std::optional<ModelId> runs);
 
  private:
+  void check_slots(ModelId model, std::size_t stage, const std::vector<std::string>& names) const;
   const KvGeometry& cache(ModelId model, std::size_t stage) const { return state_.models[model].caches[stage]; }
   int room(ModelId model, std::size_t stage) const;
   int fewest_pages(ModelId model, std::size_t stage) const;

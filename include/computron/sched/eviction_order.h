@@ -15,11 +15,13 @@ class EvictionOrder {
   // A new decision: nothing is in order yet.
   void reset() { ranked_ = false; }
 
-  // The frame of the last page of the first model that may lose one: of those that come behind `place` in the run
-  // order, or are not in it. A page that several models have goes when all of them may lose pages and the last one's
-  // turn has come. `views`: [model], the same during a decision. A model that has lost all its pages comes no more.
-  std::optional<FrameId> first(const StagePool& pool, const Policy& policy, std::span<const ModelView> views,
-                               const RunOrder& order, std::size_t place, double now_s);
+  // The frame, of a kind, of the last page of the first model that may lose one: of those that come behind `place` in
+  // the run order, or are not in it. A page that several models have goes when all of them may lose pages and the last
+  // one's turn has come. `views`: [model], the same during a decision. A model that has lost all its pages comes no
+  // more.
+  std::optional<FrameId> first(const StagePool& pool, FrameKind kind, const Policy& policy,
+                               std::span<const ModelView> views, const RunOrder& order, std::size_t place,
+                               double now_s);
   // Whether first() lets a model that has pages lose them, sooner or later.
   static bool may_lose(ModelId model, const RunOrder& order, std::size_t place, std::span<const ModelView> views) {
     return !views[model].pinned && is_behind(order.place(model), place);
@@ -40,7 +42,7 @@ class EvictionOrder {
   static bool is_behind(std::size_t its_place, std::size_t place) {
     return its_place == RunOrder::kNotInIt || (place != RunOrder::kNotInIt && its_place > place);
   }
-  std::optional<FrameId> first_ranked(const StagePool& pool, const RunOrder& order, std::size_t place);
+  std::optional<FrameId> first_ranked(const StagePool& pool, FrameKind kind, const RunOrder& order, std::size_t place);
 
   bool ranked_ = false;
   std::vector<Rank> heap_;         // those that are not in order yet

@@ -25,9 +25,9 @@ class PageCounts {
 
   // Models that have pages resident, in no order.
   std::span<const ModelId> resident_models() const { return resident_models_.models(); }
-  // Of the model's resident pages those that no other model has, and those that exactly the set of models has
-  // (SharedPages::models_of).
-  int pages_alone(ModelId model) const;
+  // Of the model's resident pages in frames of a kind those that no other model has, and those that exactly the set of
+  // models has (SharedPages::models_of).
+  int pages_alone(ModelId model, FrameKind kind = FrameKind::kWhole) const;
   int resident_pages_of(int set) const { return sets_[set].resident; }
   // What all missing pages would take over the host link (ShardLayout::link_bytes): of a model, of several.
   std::size_t missing_bytes(ModelId model) const { return missing_bytes_[model]; }
@@ -44,19 +44,26 @@ class PageCounts {
     }
   }
 
-  // Pages of pinned models, resident or not.
-  int pinned_pages() const { return pinned_pages_; }
-  // The model's pages that are pinned since other models have them, too; of a pinned model: none.
+  // The model's resident pages in frames of a kind.
+  int resident_pages(ModelId model, FrameKind kind) const { return resident_[model].of(kind); }
+  // Pages of pinned models, resident or not, that lie in frames of a kind.
+  int pinned_pages(FrameKind kind = FrameKind::kWhole) const { return pinned_pages_.of(kind); }
+  // The model's pages in frames that are pinned since other models have them, too; of a pinned model: none.
   int staying_pages(ModelId model) const { return staying_[model]; }
-  // Resident pages that no pinned model has; of those, the ones that the models have.
-  int unpinned_pages() const { return unpinned_pages_; }
-  int unpinned_pages(std::span<const ModelId> models) const;
-  // The page's number among those of its model that are not pinned for others; -1: it is.
+  // Resident pages in frames of a kind that no pinned model has; of those, the ones that the models have.
+  int unpinned_pages(FrameKind kind = FrameKind::kWhole) const { return unpinned_pages_.of(kind); }
+  int unpinned_pages(std::span<const ModelId> models, FrameKind kind = FrameKind::kWhole) const;
+  // The page's number among those of its model that are in frames and not pinned for others; -1: it is not.
   std::int64_t number_among_unpinned(PageRef page) const {
     return numbers_[page.model].empty() ? static_cast<std::int64_t>(page.page) : numbers_[page.model][page.page];
   }
 
  private:
+  struct ByKind {
+    int whole = 0, slot = 0;
+    int& of(FrameKind kind) { return kind == FrameKind::kWhole ? whole : slot; }
+    int of(FrameKind kind) const { return kind == FrameKind::kWhole ? whole : slot; }
+  };
   void count_model(ModelId model);
   void count(PageRef page, int change);
   bool is_pinned(PageRef page) const;
@@ -66,7 +73,7 @@ class PageCounts {
   SharedPages shared_;
   std::vector<bool> pinned_;  // [model]
   ModelList resident_models_;
-  std::vector<int> resident_;               // [model] pages
+  std::vector<ByKind> resident_;            // [model] pages
   std::vector<std::size_t> missing_bytes_;  // [model]
   std::vector<int> staying_;                // [model]
   std::vector<std::vector<int>> numbers_;   // [model][page] number_among_unpinned(); empty where all are
@@ -78,7 +85,7 @@ class PageCounts {
   std::vector<SetOfModels> sets_;               // as SharedPages numbers them
   mutable std::vector<std::uint64_t> visited_;  // [set] the last visit_sets() that came by
   mutable std::uint64_t visits_ = 0;
-  int pinned_pages_ = 0, unpinned_pages_ = 0;
+  ByKind pinned_pages_, unpinned_pages_;
 };
 
 }  // namespace computron

@@ -27,6 +27,7 @@ struct ModelShape {
 struct SchedulerOptions {
   int frames = 0;               // of every stage's pool
   int host_slots = 0;           // frames of host memory for caches that are offloaded
+  int adapter_slots = 0;        // of every stage's pool, beside its frames: for pages that lie in slots
   int max_batch_tokens = 2048;  // of a pass
   int max_seqs = 64;            // running sequences of a model
   int steps_in_flight = 1;      // passes; a model's running sequences are split into a micro-batch a stage

@@ -7,6 +7,9 @@
 // all of them or from none, and is evicted for something only when all of them may lose pages for it: at the turn of
 // the one that comes last.
 //
+// Pages of adapters that lie in slots (ShardLayout::kind_of) are fetched and evicted the same way, among slots: small
+// frames, of which the pool has some beside its frames. They are counted apart, and none of a model that runs rotates.
+//
 // A model larger than its part of the pool runs out-of-core: some of its pages stay resident, evenly spread over the
 // pass, and the others rotate through the frames left over, each fetched behind the use of an earlier one while the
 // resident ones between them are computed with.
@@ -17,6 +20,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <optional>
 #include <span>
@@ -30,6 +34,8 @@ namespace computron {
 
 class StagePool;
 
+inline std::size_t index_of(FrameKind kind) { return static_cast<std::size_t>(kind); }
+
 // Uses that may have to be resident together: from the first not over before some use, to that use.
 int uses_together(const ShardLayout& layout);
 
@@ -38,18 +44,18 @@ int uses_together(const ShardLayout& layout);
 class Evictable {
  public:
   virtual ~Evictable() = default;
-  // Of theirs that are resident.
-  virtual int pages(const StagePool& pool) const = 0;
-  // The frame of the first page to go.
-  virtual std::optional<FrameId> first(const StagePool& pool) = 0;
+  // Of theirs that are resident in frames of a kind.
+  virtual int pages(const StagePool& pool, FrameKind kind) const = 0;
+  // The frame of that kind of the first page to go.
+  virtual std::optional<FrameId> first(const StagePool& pool, FrameKind kind) = 0;
 };
 
 // Those of a list.
 class EvictableModels : public Evictable {
  public:
   explicit EvictableModels(std::vector<ModelId> models);
-  int pages(const StagePool& pool) const override;
-  std::optional<FrameId> first(const StagePool& pool) override;
+  int pages(const StagePool& pool, FrameKind kind) const override;
+  std::optional<FrameId> first(const StagePool& pool, FrameKind kind) override;
 
  private:
   // [model] Its place in models_; behind all of them where it is not there.
@@ -61,12 +67,19 @@ class EvictableModels : public Evictable {
 class StagePool {
  public:
   // `layouts`: [model], borrowed. `host_slots`: frames of host memory that offloaded caches may take. `pinned`:
-  // [model], or empty if none is. What is shared is kept up to date by set of models (SharedPages).
+  // [model], or empty if none is. `adapter_slots`: beside the frames. What is shared is kept up to date by set of
+  // models (SharedPages).
   StagePool(const std::vector<const ShardLayout*>& layouts, int frames, int host_slots = 0,
-            const std::vector<bool>& pinned = {});
+            const std::vector<bool>& pinned = {}, int adapter_slots = 0);
 
-  int pages(ModelId model) const { return state_.layout(model).pages(); }
-  int missing_pages(ModelId model) const { return pages(model) - state_.resident_pages(model); }
+  // In frames; in frames or slots.
+  int pages(ModelId model) const { return pages(model, FrameKind::kWhole); }
+  int pages(ModelId model, FrameKind kind) const { return state_.layout(model).pages(kind); }
+  int missing_pages(ModelId model, FrameKind kind) const {
+    return pages(model, kind) - counts_.resident_pages(model, kind);
+  }
+  // Of both.
+  int missing_pages(ModelId model) const { return state_.layout(model).pages() - state_.resident_pages(model); }
   // What is resident and what is missing, by model and over models.
   const PageCounts& counts() const { return counts_; }
   int cache_frames(ModelId model) const { return static_cast<int>(state_.cache(model).size()); }
@@ -77,14 +90,15 @@ class StagePool {
   int fewest_frames(ModelId model) const {
     return std::min(spans_[model] + counts_.staying_pages(model), pages(model));
   }
-  int resident_pages(ModelId model) const { return state_.resident_pages(model); }
-  // The frame of the model's last resident page that it may lose where the models may lose pages that `may_lose` says:
-  // all others that have the page. kNoFrame: there is none.
+  // The frame, of a kind, of the model's last resident page that it may lose where the models may lose pages that
+  // `may_lose` says: all others that have the page. kNoFrame: there is none.
   template <class MayLose>
-  FrameId last_page(ModelId model, const MayLose& may_lose) const;
-  int free_frames() const { return static_cast<int>(free_.size()); }
-  // Frames that something new could take: free ones and those of evictable pages.
-  int available(const Evictable& evictable) const { return free_frames() + evictable.pages(*this); }
+  FrameId last_page(ModelId model, FrameKind kind, const MayLose& may_lose) const;
+  int free_frames(FrameKind kind = FrameKind::kWhole) const { return static_cast<int>(free_[index_of(kind)].size()); }
+  // Frames of a kind that something new could take: free ones and those of evictable pages.
+  int available(const Evictable& evictable, FrameKind kind = FrameKind::kWhole) const {
+    return free_frames(kind) + evictable.pages(*this, kind);
+  }
 
   // What has been planned since the last take_plan().
   const StagePlan& plan() const { return plan_; }
@@ -128,7 +142,7 @@ class StagePool {
     }
   };
 
-  FrameId find_frame(Evictable& evictable);
+  FrameId find_frame(Evictable& evictable, FrameKind kind);
   FrameId find_rotating_frame(StepId step, ModelId model, PageUse use, Evictable& evictable, Rotation& rotation);
   void fetch_behind(StepId step, ModelId model, Rotation& rotation);
   void fetch(ModelId model, PageId page, FrameId frame);
@@ -143,17 +157,18 @@ class StagePool {
   std::vector<ReleasePoint> last_use_;         // [frame] of what it holds, or held
   std::vector<ReleasePoint> cache_use_;        // [model] of its cache
   StepId last_step_ = 0;                       // whose pass has been planned
-  std::deque<FrameId> free_;                   // used from the front
+  std::array<std::deque<FrameId>, 2> free_;    // [FrameKind] used from the front
   std::deque<HostSlot> free_slots_;
 };
 
 template <class MayLose>
-FrameId StagePool::last_page(ModelId model, const MayLose& may_lose) const {
-  if (resident_pages(model) == 0) return kNoFrame;
+FrameId StagePool::last_page(ModelId model, FrameKind kind, const MayLose& may_lose) const {
+  if (counts_.resident_pages(model, kind) == 0) return kNoFrame;
   const SharedPages& shared = state_.shared();
-  int candidates = counts_.pages_alone(model);
+  int candidates = counts_.pages_alone(model, kind);
   std::vector<int> kept;  // sets whose pages another model keeps
   for (const int set : shared.sets_of(model)) {
+    if (shared.kind_of(set) != kind) continue;
     const bool lost =
         std::ranges::all_of(shared.models_of(set), [&](ModelId other) { return other == model || may_lose(other); });
     if (lost) {
@@ -167,7 +182,7 @@ FrameId StagePool::last_page(ModelId model, const MayLose& may_lose) const {
   while (state_.frame_of(model, last) == kNoFrame) --last;
   for (PageId page = last;; --page) {
     const FrameId frame = state_.frame_of(model, page);
-    if (frame == kNoFrame) continue;
+    if (frame == kNoFrame || state_.kind_of(frame) != kind) continue;
     if (kept.empty() || std::ranges::find(kept, shared.set_of({model, page})) == kept.end()) return frame;
   }
 }

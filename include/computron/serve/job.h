@@ -35,6 +35,7 @@ namespace computron {
 struct GroupPlan {
   int frames = 0;
   int host_slots = 0;
+  int adapter_slots = 0;    // of the pool, beside the frames
   int steps_in_flight = 1;  // steps with a pass that may be dispatched and not reported
   int steps_announced = 1;  // the same with those that hold fetches only: receives that a rank keeps posted
 };

@@ -35,7 +35,8 @@ struct MemoryNeed {
 // How large the pools of a group's ranks are: the same on all of them, as many as the poorest has room for.
 struct GroupMemory {
   int frames = 0;
-  int host_slots = 0;  // a frame each
+  int host_slots = 0;     // a frame each
+  int adapter_slots = 0;  // of the pool, beside the frames
 };
 
 // Whether the ranks of a node have their guides' bytes to spare beside what they need.
@@ -60,6 +61,9 @@ class MemoryPlan {
   // than there is.
   void check() const;
 
+  // Of a plan that is good: what the job goes without, in its log.
+  void warn() const;
+
  private:
   void count_fixed(const Mesh& mesh, const RankDevice& device, const ModelSet& models, const PageStore& pages,
                    int steps_in_flight);
@@ -68,18 +72,20 @@ class MemoryPlan {
   void count_guides(std::size_t vocabularies);
   void count_coding(const Mesh& mesh, const RankDevice& device, const PageStore& pages);
   std::size_t default_pool_bytes(const JobOptions& options, const Mesh& mesh, const ModelSet& models) const;
+  void divide_pool(const Mesh& mesh, const ModelSet& models, int pages_of_pool);
   std::size_t default_host_cache_bytes() const;
   std::size_t share_of_node() const;
   void gather_groups(const Mesh& mesh);
   static std::string shared_note(const PageStore& pages, const RankGroup& group, const Mesh& mesh, std::size_t local);
   std::string table(const std::vector<MemoryNeed>& needs, const Mesh& mesh, const ModelSet& models,
                     const PageStore& pages) const;
+  std::string slots_line(const Mesh& mesh) const;
   static std::string sharing_lines(const std::vector<MemoryNeed>& needs);
   std::string coding_line(const std::vector<MemoryNeed>& needs) const;
   std::string device_line() const;
   std::string guides_line() const;
 
-  std::size_t page_bytes_ = 0;
+  std::size_t page_bytes_ = 0, slot_bytes_ = 0;
   std::size_t pool_bytes_ = 0;  // wanted, of this rank; own_.frames pages are taken
   int landing_pages_ = 0;       // of the pool, that its frames do not have
   GroupMemory own_;             // of this rank's group

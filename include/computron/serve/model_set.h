@@ -57,6 +57,8 @@ class ModelSet {
   // The option's, or the longest input of an encoder, which is never cut.
   int max_batch_tokens() const { return max_batch_tokens_; }
   std::size_t page_bytes() const { return page_bytes_; }
+  // Of the slots that adapters' pages lie in; 0: they lie in frames.
+  std::size_t slot_bytes() const { return slot_bytes_; }
 
   // By the job's models, for the front end.
   std::vector<ServedModel> served() const;
@@ -102,13 +104,14 @@ class ModelSet {
                         const JobHeartbeat& heartbeat) const;
   std::size_t best_page_size(const JobOptions& options, const RankDevice& device, const Cuts& cuts,
                              const JobHeartbeat& heartbeat) const;
+  std::size_t slot_size(const Cuts& cuts, const WeightFormat& format) const;
   std::vector<ShardBytes> shard_bytes(const Cuts& cuts, const WeightFormat& format, PageCoding coding) const;
 
   const std::vector<ModelEntry>& entries_;
   int own_group_ = 0;
   std::size_t stage_ = 0;
   int max_batch_tokens_ = 0;
-  std::size_t page_bytes_ = 0;
+  std::size_t page_bytes_ = 0, slot_bytes_ = 0;
   std::vector<Model> models_;
   std::map<Cut, std::vector<ShardLayout>> layouts_;  // [stage]
   std::vector<Group> groups_;

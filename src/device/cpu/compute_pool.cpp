@@ -1,11 +1,10 @@
 #include "src/device/cpu/compute_pool.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "computron/base/error.h"
+#include "computron/base/processor.h"
 #include "computron/base/time.h"
 #include "src/device/cpu/futex.h"
 
@@ -149,7 +148,7 @@ bool ComputePool::spin_until(Done&& done) const {
   const double end_s = now_s() + 1e-6 * spin_us_;
   while (now_s() < end_s) {
     if (done()) return true;
-    _mm_pause();
+    spin_pause();
   }
   return false;
 }

@@ -1,10 +1,10 @@
 #include "src/device/cpu/streaming_copy.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+
+#include "computron/base/vectors.h"
 
 namespace computron {
 namespace {

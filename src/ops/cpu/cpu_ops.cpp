@@ -177,7 +177,8 @@ void CpuOps::gemm(Stream& stream, Activations x, const Weight& weight, Vector bi
 void CpuOps::run_gemm(CpuContext& context, const GemmCall& call) {
   if (call.x.rows == 0) return;
   reserve_workspaces(context.threads());
-  cut_gemm(call.weight.panels, context.threads(), gemm_tasks_);
+  const bool there = std::ranges::all_of(call.panels_ready, reached);
+  cut_gemm(call.weight, there, call.x, context.threads(), gemm_tasks_);
   context.parallel_for(static_cast<int>(gemm_tasks_.size()), [&](int thread, int item) {
     const GemmTask& task = gemm_tasks_[static_cast<std::size_t>(item)];
     context.wait(thread, call.panels_ready[static_cast<std::size_t>(task.panel)]);
@@ -186,20 +187,19 @@ void CpuOps::run_gemm(CpuContext& context, const GemmCall& call) {
   });
 }
 
-// Each piece of the weight stays in the second cache while all rows of x pass; a tile goes to its place with bias,
-// activation and conversion while it is there too.
+// A tile goes to its place with bias, activation and conversion while it is in the second cache.
 void CpuOps::run_gemm_task(CpuContext& context, int thread, const GemmCall& call, const GemmTask& task) {
   const auto& [x, weight, bias, activation, out, panels_ready, bias_ready] = call;
   Workspace& own = workspace(thread);
   const WeightPanel& panel = weight.panels[static_cast<std::size_t>(task.panel)];
-  const int x_rows = std::min(x.rows, kernels::kMaxGemmRows);
+  const int x_end = task.x_row + task.x_rows, x_rows = std::min(task.x_rows, kernels::kMaxGemmRows);
   for (int n = 0, width; n < task.rows; n += width) {
     width = gemm_width(round_up(task.rows - n, kernels::kRowBlock), x_rows);
     const std::byte* packed = panel.data + kernels::packed_bytes(task.row + n, weight.in, weight.type);
     const int column = panel.row_begin + task.row + n;
     const int columns = std::min(width, task.rows - n);
-    for (int m = 0; m < x.rows; m += kernels::kMaxGemmRows) {
-      const int rows = std::min(kernels::kMaxGemmRows, x.rows - m);
+    for (int m = task.x_row; m < x_end; m += kernels::kMaxGemmRows) {
+      const int rows = std::min(kernels::kMaxGemmRows, x_end - m);
       own.gemm.run(choices_.of(weight.type), weight.type, row_of(x, m), rows, weight.in, packed, width,
                    own.tile.data());
       for (int r = 0; r < rows; ++r) {

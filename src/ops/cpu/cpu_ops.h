@@ -92,6 +92,7 @@ class CpuOps final : public Ops {
   std::vector<std::unique_ptr<Workspace>> workspaces_;  // by thread
   std::vector<GemmTask> gemm_tasks_;
   std::vector<AttentionTask> attention_tasks_;
+  std::vector<LowRankTask> low_rank_tasks_;
 };
 
 }  // namespace computron

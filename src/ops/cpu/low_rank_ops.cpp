@@ -13,23 +13,25 @@ namespace {
 
 static_assert(kernels::kLowRankOutputs == kLowRankBlock && kernels::kLowRankSums == kLowRankChains);
 
-constexpr int kRowsOfAnItem = 16;      // of x, which read A together
-constexpr int kOutputsOfAnItem = 512;  // whose part of B stays in the first cache while rows pass
+constexpr int kRowsOfATask = 16;      // of x, which read A together
+constexpr int kOutputsOfATask = 512;  // whose part of B stays in the first cache while rows pass
+constexpr int kOutputsOfARow = 2048;  // which reads B once
 
-// What one thread does at a time: rows of x, or outputs, from `first` on.
-struct Item {
-  std::size_t part;
-  int first;
-};
+void cut(std::size_t part, int all, int count, std::vector<LowRankTask>& tasks) {
+  for (int first = 0; first < all; first += count) tasks.push_back({part, first, std::min(count, all - first)});
+}
 
-// Items of `step` rows or outputs, `count(part)` in all.
-template <class Count>
-std::vector<Item> cut(const std::vector<LowRankPart>& parts, int step, const Count& count) {
-  std::vector<Item> items;
-  for (std::size_t part = 0; part < parts.size(); ++part) {
-    for (int first = 0; first < count(parts[part]); first += step) items.push_back({part, first});
+// Replaces the content of `tasks`.
+void cut_rows(const std::vector<LowRankPart>& parts, std::vector<LowRankTask>& tasks) {
+  tasks.clear();
+  for (std::size_t i = 0; i < parts.size(); ++i) cut(i, parts[i].rows, kRowsOfATask, tasks);
+}
+void cut_outputs(const std::vector<LowRankPart>& parts, std::vector<LowRankTask>& tasks) {
+  tasks.clear();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const TablePanel& last = parts[i].table.panels.back();
+    cut(i, last.row_begin + last.rows, parts[i].rows == 1 ? kOutputsOfARow : kOutputsOfATask, tasks);
   }
-  return items;
 }
 
 // What a part's panels wait for.
@@ -71,12 +73,12 @@ void add_in(const Activations& x, const LowRankPart& part, int first, int rows, 
   }
 }
 
-// Outputs [first, first + kOutputsOfAnItem) of those of the part's panels.
-void add_out(const LowRankPart& part, int first, const Activations& out) {
+// Outputs [first, first + count) of those of the part's panels.
+void add_out(const LowRankPart& part, int first, int count, const Activations& out) {
   const std::size_t row_bytes = static_cast<std::size_t>(part.rank()) * size_of(part.table.dtype);
   for (const TablePanel& panel : part.table.panels) {
     const int begin = std::max(first, panel.row_begin);
-    const int end = std::min(first + kOutputsOfAnItem, panel.row_begin + panel.rows);
+    const int end = std::min(first + count, panel.row_begin + panel.rows);
     if (begin >= end) continue;
     kernels::add_low_rank_out(f32_row(part.sums, 0), part.rows, part.rank(),
                               panel.data + static_cast<std::size_t>(begin - panel.row_begin) * row_bytes,
@@ -92,11 +94,11 @@ void CpuOps::add_low_rank_in(Stream& stream, Activations x, std::vector<LowRankP
   Marks marks_of_parts(parts);
   cpu(stream).launch([=, this, marks = std::move(marks_of_parts), parts = std::move(parts)](CpuContext& context) {
     reserve_workspaces(context.threads());
-    const std::vector<Item> items = cut(parts, kRowsOfAnItem, [](const LowRankPart& part) { return part.rows; });
-    context.parallel_for(static_cast<int>(items.size()), [&](int thread, int i) {
-      const auto [part, first] = items[static_cast<std::size_t>(i)];
+    cut_rows(parts, low_rank_tasks_);
+    context.parallel_for(static_cast<int>(low_rank_tasks_.size()), [&](int thread, int i) {
+      const auto [part, first, count] = low_rank_tasks_[static_cast<std::size_t>(i)];
       marks.wait(context, thread, part);
-      add_in(x, parts[part], first, std::min(kRowsOfAnItem, parts[part].rows - first), workspace(thread).wide);
+      add_in(x, parts[part], first, count, workspace(thread).wide);
       if (thread == 0) context.poll();
     });
   });
@@ -122,15 +124,12 @@ void CpuOps::scale_low_rank(Stream& stream, std::vector<LowRankScale> scales) {
 void CpuOps::add_low_rank_out(Stream& stream, std::vector<LowRankPart> parts, Activations out) {
   for (const LowRankPart& part : parts) check_low_rank_out(part, out);
   Marks marks_of_parts(parts);
-  cpu(stream).launch([=, marks = std::move(marks_of_parts), parts = std::move(parts)](CpuContext& context) {
-    const auto end_of = [](const LowRankPart& part) {
-      return part.table.panels.back().row_begin + part.table.panels.back().rows;
-    };
-    const std::vector<Item> items = cut(parts, kOutputsOfAnItem, end_of);
-    context.parallel_for(static_cast<int>(items.size()), [&](int thread, int i) {
-      const auto [part, first] = items[static_cast<std::size_t>(i)];
+  cpu(stream).launch([=, this, marks = std::move(marks_of_parts), parts = std::move(parts)](CpuContext& context) {
+    cut_outputs(parts, low_rank_tasks_);
+    context.parallel_for(static_cast<int>(low_rank_tasks_.size()), [&](int thread, int i) {
+      const auto [part, first, count] = low_rank_tasks_[static_cast<std::size_t>(i)];
       marks.wait(context, thread, part);
-      add_out(parts[part], first, out);
+      add_out(parts[part], first, count, out);
       if (thread == 0) context.poll();
     });
   });

@@ -17,16 +17,41 @@ constexpr int kQueriesPerTask = 64;
 
 static_assert(kTileFloats >= kernels::kMaxGemmRows * kRowBlock);
 
-}  // namespace
+// Rows of x that take half of a second cache. Fewer than kLeastXRows do not pay for passing the weight again.
+constexpr std::size_t kXBytes = std::size_t{1} << 20;
+constexpr int kLeastXRows = 80, kXRowsStep = 16;
 
-void cut_gemm(std::span<const WeightPanel> panels, int threads, std::vector<GemmTask>& tasks) {
+int blocks_of(std::span<const WeightPanel> panels) {
   int blocks = 0;
   for (const WeightPanel& panel : panels) blocks += ceil_div(panel.rows, kRowBlock);
-  const int step = std::clamp(ceil_div(blocks, threads * kTasksPerThread), 1, kMaxTaskBlocks) * kRowBlock;
-  tasks.clear();
+  return blocks;
+}
+
+// The tasks of rows [x_row, x_row + x_rows), `step` rows of a panel each.
+void add_tasks(std::span<const WeightPanel> panels, int step, int x_row, int x_rows, std::vector<GemmTask>& tasks) {
   for (int i = 0; i < static_cast<int>(panels.size()); ++i) {
     const int rows = panels[static_cast<std::size_t>(i)].rows;
-    for (int row = 0; row < rows; row += step) tasks.push_back({i, row, std::min(step, rows - row)});
+    for (int row = 0; row < rows; row += step) tasks.push_back({i, row, std::min(step, rows - row), x_row, x_rows});
+  }
+}
+
+// How many rows of x a task takes, if not all. A quantised weight is not expanded more often than it must be.
+int rows_that_stay(const Activations& x, bool quantised) {
+  const std::size_t row_bytes = x.columns * size_of(x.dtype);
+  const auto fitting = static_cast<int>(std::min<std::size_t>(kXBytes / row_bytes, kernels::kMaxGemmRows));
+  if (x.rows <= fitting || fitting < (quantised ? kernels::kMaxGemmRows : kLeastXRows)) return x.rows;
+  return std::min(round_up(ceil_div(x.rows, ceil_div(x.rows, fitting)), kXRowsStep), fitting);
+}
+
+}  // namespace
+
+void cut_gemm(const Weight& weight, bool there, const Activations& x, int threads, std::vector<GemmTask>& tasks) {
+  const int x_rows = there ? rows_that_stay(x, weight.type.quantised()) : x.rows, parts = ceil_div(x.rows, x_rows);
+  int blocks = std::max(1, ceil_div(blocks_of(weight.panels) * parts, threads * kTasksPerThread));
+  if (parts == 1) blocks = std::min(blocks, kMaxTaskBlocks);
+  tasks.clear();
+  for (int m = 0; m < x.rows; m += x_rows) {
+    add_tasks(weight.panels, blocks * kRowBlock, m, std::min(x_rows, x.rows - m), tasks);
   }
 }
 

@@ -8,16 +8,21 @@
 
 namespace computron {
 
-// Rows [row, row + rows) of a panel: whole 64-row blocks, except that a panel's last may hold fewer real rows.
+// Rows [row, row + rows) of a panel times rows [x_row, x_row + x_rows) of x. Those of a panel are whole 64-row blocks,
+// except that a panel's last may hold fewer real rows.
 struct GemmTask {
   int panel = 0;
   int row = 0;
   int rows = 0;
+  int x_row = 0;
+  int x_rows = 0;
 };
 
-// At most 512 rows a task, and about four tasks a thread where the weight is large enough; in the order of panels, so
-// that the first tasks need the first pages. Replaces the content of `tasks`.
-void cut_gemm(std::span<const WeightPanel> panels, int threads, std::vector<GemmTask>& tasks);
+// About four tasks a thread where there is that much to do. x.rows > 0. Where x is larger than the second cache and all
+// panels are `there`, a task takes rows of x that stay in it while the weight passes, which is read ahead. Else all
+// rows of x pass 512 rows of a panel at most, in the order of panels, so that the first tasks need the first pages.
+// Replaces the content of `tasks`.
+void cut_gemm(const Weight& weight, bool there, const Activations& x, int threads, std::vector<GemmTask>& tasks);
 
 // How many of `rows` weight rows (whole blocks) to multiply by `x_rows` rows at once: the tile [x_rows, ..] stays in
 // the second cache.
@@ -39,5 +44,12 @@ struct AttentionTask {
 // where there is that much. Returns whether every sequence's rows are in one task.
 bool cut_attention(const AttentionShape& shape, std::span<const SequenceRows> sequences, int threads,
                    std::vector<AttentionTask>& tasks);
+
+// Rows, or outputs, [first, first + count) of parts[part] of an adapter's products.
+struct LowRankTask {
+  std::size_t part = 0;
+  int first = 0;
+  int count = 0;
+};
 
 }  // namespace computron

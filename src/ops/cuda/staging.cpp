@@ -4,6 +4,7 @@
 #include <bit>
 #include <climits>
 #include <cstdint>
+#include <cstring>
 
 #include "computron/base/types.h"
 #include "kernels/cuda/elements.h"

@@ -1,0 +1,8 @@
+#!/bin/sh
+# mpiexec-qemu.sh -n N PROGRAM...: N ranks of a PROGRAM for aarch64, started by this machine's mpiexec of MPICH, each under
+# qemu with the libraries of the root COMPUTRON_SYSROOT.
+set -eu
+[ "$1" = -n ]
+ranks="$2"
+shift 2
+exec mpiexec.mpich -n "$ranks" qemu-aarch64-static -L "${COMPUTRON_SYSROOT:?names the arm64 root}" "$@"

@@ -1,0 +1,101 @@
+// How a GEMM of the CPU is cut: whatever the cut, each row of the weight meets each row of x once.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "kernels/cpu/gemm.h"
+#include "src/ops/cpu/tasks.h"
+
+namespace computron::test {
+namespace {
+
+using testing::Each;
+using testing::Field;
+
+constexpr int kBlock = kernels::kRowBlock;
+
+// Of panels with as many rows.
+class GemmTasks : public testing::Test {
+ protected:
+  std::vector<GemmTask> cut(const std::vector<int>& rows, const WeightType& type, Activations x, bool there,
+                            int threads = 2) {
+    panels_.clear();
+    for (const int count : rows) panels_.push_back({.rows = count});
+    std::vector<GemmTask> tasks = {{7, 7, 7, 7, 7}};
+    cut_gemm({.panels = panels_, .in = x.columns, .type = type}, there, x, threads, tasks);
+    return tasks;
+  }
+  static Activations x(int rows, int columns) { return {.rows = rows, .columns = columns, .dtype = DType::kF32}; }
+
+  void expect_each_once(const std::vector<GemmTask>& tasks, int x_rows) const {
+    std::size_t cells = 0, in_all = 0;
+    for (std::size_t p = 0; p < panels_.size(); ++p) {
+      std::vector<int> met(static_cast<std::size_t>(panels_[p].rows * x_rows));
+      for (const GemmTask& task : tasks) {
+        if (task.panel != static_cast<int>(p)) continue;
+        ASSERT_EQ(task.row % kBlock, 0);
+        for (int row = task.row; row < task.row + task.rows; ++row) {
+          for (int m = task.x_row; m < task.x_row + task.x_rows; ++m) {
+            ++met.at(static_cast<std::size_t>(row * x_rows + m));
+            ++cells;
+          }
+        }
+      }
+      EXPECT_TRUE(std::ranges::all_of(met, [](int times) { return times == 1; }));
+      in_all += met.size();
+    }
+    EXPECT_EQ(cells, in_all);
+  }
+
+  std::vector<WeightPanel> panels_;
+};
+
+TEST_F(GemmTasks, MeetEachPairOfRowsOnce) {
+  for (const bool there : {false, true}) {
+    for (const int threads : {1, 2, 7}) {
+      for (const int rows : {1, 17, 256, 257, 300, 1000}) {
+        for (const int columns : {16, 384, 1536, 3072, 20000}) {
+          SCOPED_TRACE(testing::Message() << there << ' ' << threads << ' ' << rows << ' ' << columns);
+          expect_each_once(cut({192, 64, 100}, DType::kF32, x(rows, columns), there, threads), rows);
+        }
+      }
+    }
+  }
+}
+
+// Reading it from the third cache for each piece of the weight took a fifth of a GEMM's time (rows of 384).
+TEST_F(GemmTasks, KeepRowsOfXInTheSecondCache) {
+  const std::vector<GemmTask> tasks = cut({1536}, DType::kF32, x(2048, 1536), /*there=*/true);
+  EXPECT_GE(tasks.size(), 8u);
+  for (const GemmTask& task : tasks) {
+    EXPECT_EQ(task.rows, 1536);  // which pass a thread's rows of x as a whole
+    EXPECT_LE(task.x_rows * 1536 * 4, 1 << 20);
+  }
+}
+
+TEST_F(GemmTasks, OfMoreThreadsThanPartsOfXShareThem) {
+  const std::vector<GemmTask> tasks = cut({1536}, DType::kF32, x(512, 384), /*there=*/true, /*threads=*/16);
+  EXPECT_GE(tasks.size(), 16u);
+  EXPECT_THAT(tasks, Each(Field(&GemmTask::x_rows, 256)));
+}
+
+TEST_F(GemmTasks, FollowThePanelsWhileTheyCome) {
+  const std::vector<GemmTask> tasks = cut({512, 512, 512}, DType::kF32, x(2048, 1536), /*there=*/false);
+  EXPECT_THAT(tasks, Each(Field(&GemmTask::x_rows, 2048)));
+  EXPECT_TRUE(std::ranges::is_sorted(tasks, {}, &GemmTask::panel));
+}
+
+// Expanding the weight again would cost more.
+TEST_F(GemmTasks, OfQuantisedWeightsTakeWholeCalls) {
+  const WeightType int8(DType::kF32, DType::kInt8, DType::kBF16, /*group=*/32);
+  EXPECT_THAT(cut({1536}, int8, x(2048, 1536), /*there=*/true), Each(Field(&GemmTask::x_rows, 2048)));
+  EXPECT_THAT(cut({1536}, int8, x(2048, 768), /*there=*/true), Each(Field(&GemmTask::x_rows, kernels::kMaxGemmRows)));
+}
+
+TEST_F(GemmTasks, OfLongRowsTakeAllOfThem) {
+  EXPECT_THAT(cut({1536}, DType::kF32, x(2048, 8192), /*there=*/true), Each(Field(&GemmTask::x_rows, 2048)));
+}
+
+}  // namespace
+}  // namespace computron::test
