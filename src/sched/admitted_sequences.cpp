@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <limits>
 #include <utility>
 
 namespace computron {
@@ -252,14 +251,6 @@ void AdmittedSequences::count_urgency_anew(Member& member) {
 UrgencyTotals AdmittedSequences::of_urgency(std::int32_t urgency) const {
   const auto found = urgencies_.find(urgency);
   return found == urgencies_.end() ? UrgencyTotals{} : found->second;
-}
-
-std::int32_t AdmittedSequences::least_priority() const {
-  std::int32_t least = std::numeric_limits<std::int32_t>::max();
-  for (const Handle& member : running_) {
-    if (member->totals_.unfinished > 0) least = std::min(least, member->sequence().request().priority);
-  }
-  return least;
 }
 
 int AdmittedSequences::running(std::int32_t urgency) const {

@@ -39,11 +39,11 @@ void PassPlanner::admit(ModelId model) {
   const ModelWork& work = state_.work[model];
   if (work.to_admit() == 0) return;
   const bool joins = state_.agenda.policy().continuous_batching() || work.sequences().totals().unfinished == 0;
-  const std::int32_t batch = joins ? 0 : work.sequences().least_priority();
+  const std::int32_t least = joins ? 0 : work.sequences().urgencies().begin()->first;
   const auto may_join = [&] {
     if (joins || work.next_is_preempted()) return true;
     const Request& next = work.next_to_admit();
-    return next.aged || next.priority < batch || (next.priority < 0 && is_oldest_of_its_urgency(next));
+    return next.urgency() < least || (next.priority < 0 && is_oldest_of_its_urgency(next));
   };
   while (work.to_admit() > 0 && may_join() && admits(model) && make_room(model)) {
     state_.work.edit(model, [this](ModelWork& edited) { edited.admit_next(++state_.last_sequence); });

@@ -181,6 +181,23 @@ TEST(WaitingQueueClasses, LanesCountAsMemory) {
   EXPECT_EQ(queue.bytes(), 0u);
 }
 
+// A pass: how many tokens of each request it has. Nobody ends with it.
+std::map<RequestId, std::size_t> run_pass(ModelWork& work, StepId step, const PassLimits& limits) {
+  const PassPlan pass = work.choose(limits);
+  std::vector<SequenceChunk> chunks;
+  const auto members = work.begin_pass(pass, step, /*now_s=*/0, chunks);
+  const auto have_rows =
+      std::ranges::count_if(chunks, [](const SequenceChunk& chunk) { return chunk.output == SequenceChunk::kLast; });
+  const std::vector<SampledRow> rows(static_cast<std::size_t>(have_rows), SampledRow{.token = 3, .top = {}});
+  PassResults results{.rows = rows};
+  std::map<RequestId, std::size_t> tokens;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    tokens[members[i]->sequence().request().id] = chunks[i].tokens.size();
+    EXPECT_FALSE(work.take_results(members[i], results, 1).has_value());
+  }
+  return tokens;
+}
+
 // Prompts when they are admitted, answers token for token.
 TEST(ModelWorkClasses, TenantsAreChargedForWhatIsGenerated) {
   ModelWork work(kBlockTokens, {});
@@ -191,12 +208,7 @@ TEST(ModelWorkClasses, TenantsAreChargedForWhatIsGenerated) {
   work.enqueue(with(make_request(3, 0, 9, 1, 0.3), 0, 2));
   work.admit_next(1);
   for (StepId step = 1; step <= 8; ++step) {
-    const PassPlan pass = work.choose({.tokens = 100, .prompt_tokens = 100, .logit_rows = 100, .blocks = 9});
-    std::vector<SequenceChunk> chunks;
-    const auto members = work.begin_pass(pass, step, /*now_s=*/0, chunks);
-    const SampledRow row{.token = 3, .top = {}};
-    PassResults results{.rows = {&row, 1}};
-    EXPECT_FALSE(work.take_results(members.at(0), results, 1).has_value());
+    run_pass(work, step, {.tokens = 100, .prompt_tokens = 100, .logit_rows = 100, .blocks = 9});
   }
   EXPECT_EQ(work.next_to_admit().id, 2u);
   work.admit_next(2);
@@ -216,13 +228,7 @@ TEST(ModelWorkClasses, WhoHasAgedGoesFirstUntilItsNextToken) {
   work.admit_next(1);
   EXPECT_LT(work.urgency(), -1);
   for (StepId step = 1; step <= 2; ++step) {  // a prompt in two chunks
-    const PassPlan pass = work.choose({.tokens = 6, .prompt_tokens = 6, .logit_rows = 6, .blocks = 9});
-    std::vector<SequenceChunk> chunks;
-    const auto members = work.begin_pass(pass, step, /*now_s=*/0, chunks);
-    const SampledRow row{.token = 3, .top = {}};
-    PassResults results;
-    if (step == 2) results.rows = {&row, 1};
-    EXPECT_FALSE(work.take_results(members.at(0), results, 1).has_value());
+    run_pass(work, step, {.tokens = 6, .prompt_tokens = 6, .logit_rows = 6, .blocks = 9});
     EXPECT_EQ(work.oldest().aged, step == 1);
   }
   EXPECT_EQ(work.urgency(), -1);
@@ -235,15 +241,36 @@ TEST(ModelWorkClasses, UrgentOnesAreCountedOnceInAPass) {
   for (RequestId id = 0; id < 6; ++id) work.enqueue(with(make_request(id, 0, 4, 50), id < 2 ? -1 : 0));
   for (SequenceId id = 1; id <= 6; ++id) work.admit_next(id);
   const PassLimits limits{.tokens = 100, .prompt_tokens = 100, .logit_rows = 100, .blocks = 40};
-  for (StepId step = 1; step <= 2; ++step) {
-    const PassPlan pass = work.choose(limits);
-    EXPECT_EQ(pass.parts.size(), 6u);
-    std::vector<SequenceChunk> chunks;
-    const auto members = work.begin_pass(pass, step, /*now_s=*/0, chunks);
-    const std::vector<SampledRow> rows(6, SampledRow{.token = 3, .top = {}});
-    PassResults results{.rows = rows};
-    for (const auto& member : members) EXPECT_FALSE(work.take_results(member, results, 1).has_value());
+  for (StepId step = 1; step <= 2; ++step) EXPECT_THAT(run_pass(work, step, limits), ::testing::SizeIs(6));
+}
+
+// Before all others, those that decode too, however few places a pass has.
+TEST(ModelWorkClasses, UrgentOnesHavePlacesInEachPass) {
+  ModelWork work(kBlockTokens, {});
+  work.set_blocks(40);
+  for (RequestId id = 0; id < 6; ++id) work.enqueue(with(make_request(id, 0, 4, 50), 0));
+  for (SequenceId id = 1; id <= 6; ++id) work.admit_next(id);
+  const PassLimits limits{.sequences = 6, .tokens = 100, .prompt_tokens = 100, .logit_rows = 100, .blocks = 40};
+  EXPECT_THAT(run_pass(work, 1, limits), ::testing::SizeIs(6));
+  for (RequestId id = 6; id < 9; ++id) work.enqueue(with(make_request(id, 0, 4, 50), -1));
+  for (SequenceId id = 7; id <= 9; ++id) work.admit_next(id);
+  for (StepId step = 2; step <= 5; ++step) {
+    const std::map<RequestId, std::size_t> tokens = run_pass(work, step, limits);
+    EXPECT_EQ(tokens.size(), 6u);
+    for (RequestId id = 6; id < 9; ++id) EXPECT_TRUE(tokens.contains(id)) << id << " in pass " << step;
   }
+}
+
+// Prompts are spread over passes so that equally urgent ones take turns; those who wait for a person are not.
+TEST(ModelWorkClasses, UrgentPromptsAreNotSpreadOverPasses) {
+  ModelWork work(kBlockTokens, {});
+  work.set_blocks(40);
+  work.enqueue(with(make_request(0, 0, 10, 50), 0));
+  work.enqueue(with(make_request(1, 0, 12, 50), -1));
+  for (SequenceId id = 1; id <= 2; ++id) work.admit_next(id);
+  const PassLimits limits{.tokens = 16, .prompt_tokens = 4, .logit_rows = 16, .blocks = 40};
+  EXPECT_THAT(run_pass(work, 1, limits), ElementsAre(::testing::Pair(1, 12)));
+  EXPECT_THAT(run_pass(work, 2, limits), ElementsAre(::testing::Pair(0, 4), ::testing::Pair(1, 1)));
 }
 
 // --- The scheduler ----------------------------------------------------------------------------------------------
@@ -476,6 +503,28 @@ TEST(ClassesPolicies, AModelThatFillsInPreemptsNobody) {
   ASSERT_EQ(driver.run(), "");
   EXPECT_GT(driver.completion(5).first_token_s, driver.completion(4).finished_s) << "the other model was first";
   EXPECT_LT(driver.completion(5).first_token_s, driver.completion(2).finished_s) << "now it preempts";
+}
+
+// Fifo goes on with what runs, but not with batch work where interactive requests wait: those of the model that runs do
+// not overtake those of another that came before.
+TEST(ClassesPolicies, FifoServesInteractiveRequestsInOrderWhateverBatchWorkRuns) {
+  const FakeModelList model_list({small_model(2), small_model(2)});
+  Driver driver(model_list, {.frames = 100, .max_batch_tokens = 16, .max_seqs = 6}, "fifo");
+  for (RequestId id = 0; id < 6; ++id) driver.submit(with(make_request(id, 0, 4, 60), 0));
+  driver.submit(with(make_request(1000, 1, 4, 4, 0.0301), -1), 0.0301);
+  driver.submit(with(make_request(1001, 0, 4, 4, 0.0302), -1), 0.0302);
+  ASSERT_EQ(driver.run(), "");
+  EXPECT_THAT(driver.finished(), ElementsAre(1000, 1001, 0, 1, 2, 3, 4, 5));
+}
+
+// Batch work that is more urgent than what runs joins it.
+TEST_P(Classes, WhoIsMoreUrgentThanTheBatchThatRunsJoinsIt) {
+  const FakeModelList model_list({model(2)});
+  Driver driver(model_list, options(100), std::get<const char*>(GetParam()));
+  for (RequestId id = 0; id < 3; ++id) driver.submit(with(make_request(id, 0, 4, 60), 4));
+  driver.submit(with(make_request(3, 0, 4, 4, 0.03), 1), 0.03);
+  ASSERT_EQ(driver.run(), "");
+  EXPECT_THAT(driver.finished(), ElementsAre(3, 0, 1, 2));
 }
 
 // Two models have interactive requests without end: neither starves, by any policy.

@@ -145,8 +145,6 @@ class AdmittedSequences {
   int running() const { return static_cast<int>(running_.size()); }
   const std::map<std::int32_t, UrgencyTotals>& urgencies() const { return urgencies_; }
   UrgencyTotals of_urgency(std::int32_t urgency) const;
-  // The least of those that run and do not end with what is in flight, whoever has aged. Looks at all.
-  std::int32_t least_priority() const;
   // Running ones of this urgency or a lower one, and their forecast. Looks at all, unless they are equally urgent.
   int running(std::int32_t urgency) const;
   CacheForecast forecast(std::int32_t urgency) const;
