@@ -144,5 +144,21 @@ TEST_P(AgingPolicies, WhoHasLostACacheGetsItBackBeforeAnybodyAges) {
 
 INSTANTIATE_TEST_SUITE_P(Policies, AgingPolicies, ::testing::Values("fifo", "balanced", "throughput"));
 
+// Interactive requests of the first model leave no place to its batch work, which has lost its cache to those of the
+// second model. It keeps nobody from aging (driver.h checks that), itself included; nor is its model the one that
+// stays: where the policy weighs models, an interactive request of the other one has its turn.
+TEST(AgingBalanced, BatchWorkThatCatchesUpInNoPassHoldsUpNobody) {
+  const FakeModelList model_list({small_model(2), small_model(2)});
+  Driver driver(model_list, scarce_options(/*frames=*/14, /*passes=*/2), "balanced");
+  for (RequestId id = 0; id < 6; ++id) driver.submit(of_priority(make_request(id, 0, 150, 60), 0));
+  for (RequestId id = 500; id < 504; ++id) driver.submit(of_priority(make_request(id, 1, 200, 4, 0.18), -1), 0.18);
+  submit_stream(driver, 0, 1000, make_request(0, 0, 10, 6), 0.19, 0.001);
+  driver.submit(of_priority(make_request(600, 1, 10, 4, 0.6), -1), 0.6);
+  ASSERT_EQ(driver.run(), "");
+  const std::map<RequestId, int> times = times_begun(driver);
+  EXPECT_TRUE(std::ranges::any_of(times, [](const auto& of) { return of.first < 6 && of.second > 1; }));
+  EXPECT_LT(driver.completion(600).finished_s, 0.8);
+}
+
 }  // namespace
 }  // namespace computron::test
