@@ -173,7 +173,7 @@ TEST_F(ServeInputs, WhatDoesNotFitTogetherIsRefused) {
   const auto refused = [&](const std::vector<std::string>& more, int code, const std::string& part) {
     ServeJob bad = job("/dev/null", "balanced");
     bad.more = more;
-    const Served served = RunningServe(bad, folder_).finish(failing_limit_s());
+    const Served served = RunningServe(bad, folder_).finish(healthy_limit_s());
     EXPECT_EQ(served.job.exit_code, code) << served.job.errors;
     EXPECT_THAT(served.job.errors, HasSubstr(part));
     EXPECT_FALSE(fs::exists(batch().string() + ".partial"));
