@@ -115,11 +115,13 @@ TEST_P(AgingPolicies, TheClockRunsWhereAllThatIsUrgentEndsWithWhatIsInFlight) {
   EXPECT_LT(driver.completion(0).finished_s, 3 * Driver::kMaxWait_s + 0.1);
 }
 
-// Work of the same model that comes later, too: where sequences are not joined by others, by one that has aged.
+// Work of the same model that comes later, too, while an answer is computed that takes longer than all of it: where
+// sequences are not joined by others, by one that has aged.
 TEST_P(AgingPolicies, WhatArrivesBehindAStreamOfItsModelGetsOn) {
   const FakeModelList model_list({small_model(2)});
   Driver driver(model_list, scarce_options(100, /*passes=*/2), GetParam());
   submit_stream(driver, 0, 800, make_request(0, 0, 10, 6), 0, 0.002);
+  driver.submit(of_priority(make_request(500, 0, 4, 1000, 0.11), Request::kInteractive), 0.11);
   for (RequestId id = 0; id < 4; ++id) {
     driver.submit(of_priority(make_request(id, 0, 20, 3, 0.1), static_cast<int>(id)), 0.1);
   }
