@@ -139,7 +139,7 @@ void Dispatcher::give(std::size_t group, Request request, bool accepted) {
 // A group of which no request waits takes some from a partner that has too many. What a request takes is known of the
 // mean only, so that each of two groups might gain by taking it from the other for ever: not at one and the same time.
 void Dispatcher::steal(std::size_t thief) {
-  if (states_[thief].waiting > 0 || waiting_ == 0 || collects()) return;
+  if (states_[thief].held.waiting > 0 || waiting_ == 0 || collects()) return;
   std::vector<std::size_t> victims = states_[thief].partners;
   std::erase_if(victims, [this](std::size_t group) { return states_[group].stole_s == now_s_; });
   const std::optional<Theft> theft = worth_stealing(serving_, thief, victims);
@@ -156,10 +156,10 @@ void Dispatcher::steal(std::size_t thief) {
 // More requests wait for the group than did when it was last tried: a partner of which none does is asked, in turn.
 void Dispatcher::offer(std::size_t number) {
   State& state = states_[number];
-  if (state.waiting <= 2 * state.offered) return;
-  state.offered = state.waiting;
+  if (state.held.waiting <= 2 * state.offered) return;
+  state.offered = state.held.waiting;
   const auto idle = std::find_if(state.partners.begin(), state.partners.end(),
-                                 [this](std::size_t partner) { return states_[partner].waiting == 0; });
+                                 [this](std::size_t partner) { return states_[partner].held.waiting == 0; });
   if (idle == state.partners.end()) return;
   turns_.wake(*idle);
   std::rotate(state.partners.begin(), idle + 1, state.partners.end());
@@ -268,12 +268,11 @@ void Dispatcher::refresh(std::size_t group) {
     completions_.push_back(std::move(completion));
   }
   State& state = states_[group];
-  const std::size_t waiting = scheduler(group).waiting(), bytes = scheduler(group).waiting_bytes();
-  const std::size_t set_aside = scheduler(group).set_aside();
-  waiting_ += waiting - std::exchange(state.waiting, waiting);
-  waiting_bytes_ += bytes - std::exchange(state.waiting_bytes, bytes);
-  set_aside_ += set_aside - std::exchange(state.set_aside, set_aside);
-  state.offered = std::min(state.offered, waiting);
+  const Scheduler::Held held = scheduler(group).held();
+  waiting_ += held.waiting - std::exchange(state.held.waiting, held.waiting);
+  waiting_bytes_ += held.waiting_bytes - std::exchange(state.held.waiting_bytes, held.waiting_bytes);
+  set_aside_ += held.set_aside - std::exchange(state.held.set_aside, held.set_aside);
+  state.offered = std::min(state.offered, held.waiting);
 }
 
 void Dispatcher::wake(std::size_t group) {

@@ -12,21 +12,6 @@ AdmittedSequences::State state_to_run(const Sequence& sequence) {
   return sequence.pending_tokens() == 1 ? AdmittedSequences::State::kDecoding : AdmittedSequences::State::kPrefill;
 }
 
-SequenceTotals totals_of(const Sequence& sequence, bool preempted) {
-  SequenceTotals totals;
-  if (sequence.finished()) return totals;
-  const bool ends = sequence.ends_in_flight();
-  if (!preempted) {
-    totals.unfinished = ends ? 0 : 1;
-    totals.decoding = sequence.pending_tokens() <= 1 ? 1 : 0;
-  }
-  if (ends) return totals;
-  totals.backlog = {.prompt_tokens = static_cast<std::size_t>(sequence.pending_tokens()),
-                    .generated_tokens = static_cast<std::size_t>(std::max(sequence.tokens_to_come(), 1)),
-                    .arrivals_s = sequence.request().arrival_s};
-  return totals;
-}
-
 }  // namespace
 
 // Equal requests are told apart by where they are.
@@ -35,7 +20,7 @@ bool AdmittedSequences::Older::operator()(const Handle& a, const Handle& b) cons
   return arrives_earlier(x, y) || (!arrives_earlier(y, x) && std::less<>{}(&*a, &*b));
 }
 
-bool AdmittedSequences::goes_before(const Handle& a, const Handle& b) {
+bool AdmittedSequences::GoesBefore::operator()(const Handle& a, const Handle& b) const {
   const std::int32_t of_a = a->sequence().request().urgency(), of_b = b->sequence().request().urgency();
   return of_a != of_b ? of_a < of_b : Older{}(a, b);
 }
@@ -165,26 +150,25 @@ const AdmittedSequences::Member* AdmittedSequences::oldest(std::int32_t urgency)
   return is_older ? &preempted : first;
 }
 
-std::optional<AdmittedSequences::Handle> AdmittedSequences::last_behind(const Request& request) {
+std::optional<AdmittedSequences::Handle> AdmittedSequences::last_behind(std::int32_t urgency) {
   std::optional<Handle> last;
   for (const Handle& member : running_) {
-    const bool may =
-        member->state() != State::kInFlight && computron::goes_before(request, member->sequence().request());
-    if (may && (!last || goes_before(*last, member))) last = member;
+    const bool may = member->state() != State::kInFlight && urgency < member->sequence().request().urgency();
+    if (may && (!last || GoesBefore{}(*last, member))) last = member;
   }
   return last;
 }
 
-// To the list's end, but prefill and preempted ones in the order of goes_before(): almost always the last or the first.
+// To the list's end, but prefill and preempted ones in the order of GoesBefore: almost always the last or the first.
 void AdmittedSequences::move(Handle member, State state) {
   std::list<Member>&from = list_of(member->state_), &to = list_of(state);
   auto place = to.end();
   const bool by_age = state == State::kPrefill || state == State::kPreempted;
   const auto first = by_age && !to.empty() && to.begin() != member ? to.begin() : to.end();
-  if (first != to.end() && goes_before(member, first)) place = first;
+  if (first != to.end() && GoesBefore{}(member, first)) place = first;
   while (by_age && place != to.begin()) {
     const auto before = std::prev(place);
-    if (before != member && !goes_before(member, before)) break;
+    if (before != member && !GoesBefore{}(member, before)) break;
     place = before;
   }
   to.splice(place, from, member);
@@ -197,74 +181,23 @@ void AdmittedSequences::move(Handle member, State state) {
 template <class Edit>
 void AdmittedSequences::change(Handle member, Edit&& edit) {
   edit(member->sequence_);
-  count_anew(*member);
+  sums_.count(member->counted_, member->sequence_, member->state_ == State::kPreempted, member->shared_blocks_,
+              cache_.block_tokens());
 }
 
-void AdmittedSequences::count_anew(Member& member) {
-  const SequenceTotals now = totals_of(member.sequence_, member.state_ == State::kPreempted);
-  totals_ -= std::exchange(member.totals_, now);
-  totals_ += now;
-  count_need_anew(member);
-  count_urgency_anew(member);
+int running_as_urgent(const AdmittedSequences& sequences, std::int32_t urgency) {
+  if (sequences.sums().all_as_urgent(urgency)) return sequences.running();
+  return static_cast<int>(std::ranges::count_if(sequences.running_by_age(), [urgency](const auto& member) {
+    return member->sequence().request().urgency() <= urgency;
+  }));
 }
 
-void AdmittedSequences::count_need_anew(Member& member) {
-  using In = decltype(member.need_in_);
-  const In in = member.sequence_.finished()          ? In::kNone
-                : member.state_ == State::kPreempted ? In::kPreempted
-                                                     : In::kForecast;
-  CacheNeed need;
-  if (in != In::kNone) {
-    const auto tokens = static_cast<int>(member.sequence_.tokens().size());
-    need = cache_need(member.sequence_.request(), tokens, cache_.block_tokens());
-    need.blocks -= member.shared_blocks_;  // they are counted with those that use them, too
-  }
-  if (in == member.need_in_ && need == member.need_) return;
-  if (member.need_in_ == In::kForecast) forecast_.remove(member.need_);
-  if (member.need_in_ == In::kPreempted) preempted_need_ -= member.need_;
-  if (in == In::kForecast) forecast_.add(need);
-  if (in == In::kPreempted) preempted_need_ += need;
-  member.need_in_ = in;
-  member.need_ = need;
-}
-
-void AdmittedSequences::count_urgency_anew(Member& member) {
-  const bool counts = member.totals_.backlog.generated_tokens > 0;
-  const std::optional<std::int32_t> urgency =
-      counts ? std::optional(member.sequence_.request().urgency()) : std::nullopt;
-  UrgencyTotals now;
-  if (counts) {
-    const bool running = member.state_ != State::kPreempted;
-    now = {1, running ? 1 : 0, running && member.sequence_.catching_up() ? 1 : 0};
-  }
-  if (urgency == member.urgency_ && now == member.of_urgency_) return;  // with almost every token
-  if (member.urgency_) {
-    const auto before = urgencies_.find(*member.urgency_);
-    before->second -= member.of_urgency_;
-    if (before->second.all == 0) urgencies_.erase(before);
-  }
-  if (urgency) urgencies_[*urgency] += now;
-  member.urgency_ = urgency;
-  member.of_urgency_ = now;
-}
-
-UrgencyTotals AdmittedSequences::of_urgency(std::int32_t urgency) const {
-  const auto found = urgencies_.find(urgency);
-  return found == urgencies_.end() ? UrgencyTotals{} : found->second;
-}
-
-int AdmittedSequences::running(std::int32_t urgency) const {
-  if (urgencies_.empty() || urgencies_.rbegin()->first <= urgency) return running();
-  return static_cast<int>(std::ranges::count_if(
-      running_, [urgency](const Handle& member) { return member->sequence().request().urgency() <= urgency; }));
-}
-
-CacheForecast AdmittedSequences::forecast(std::int32_t urgency) const {
-  if (urgencies_.empty() || urgencies_.rbegin()->first <= urgency) return forecast_;
+CacheForecast forecast_as_urgent(const AdmittedSequences& sequences, std::int32_t urgency) {
+  if (sequences.sums().all_as_urgent(urgency)) return sequences.sums().forecast();
   CacheForecast forecast;
-  for (const Handle& member : running_) {
-    const bool counts = member->need_in_ == Member::NeedIn::kForecast;
-    if (counts && member->sequence().request().urgency() <= urgency) forecast.add(member->need_);
+  for (const auto& member : sequences.running_by_age()) {
+    const bool counts = member->counted().need_in == SequenceSums::Counted::NeedIn::kForecast;
+    if (counts && member->sequence().request().urgency() <= urgency) forecast.add(member->counted().need);
   }
   return forecast;
 }

@@ -1,6 +1,17 @@
 #include "computron/sched/aging.h"
 
 namespace computron {
+namespace {
+
+OldestRequest oldest_until_token(const ModelWork& work) {
+  const Request& request = work.oldest();
+  const auto* const admitted = work.sequences().oldest();
+  const bool waits = admitted == nullptr || &admitted->sequence().request() != &request;
+  const int all = request.encodes() ? 0 : request.max_tokens;
+  return {request.id, request.part, waits ? all : admitted->sequence().tokens_to_come()};
+}
+
+}  // namespace
 
 bool Aging::Watched::is_due(double now_s, double max_wait_s) const {
   const double clock_s = passed_s + (passed_by ? now_s - at_s : 0);
@@ -12,7 +23,7 @@ void Aging::age(WorkTable& work, double now_s) {
   for (const ModelId model : work.with_work()) {
     const Watched& watched = watched_[model];
     if (!watched.is_due(now_s, max_wait_s_) || work[model].oldest().aged) continue;
-    if (watched.oldest == work[model].oldest_until_token()) due.push_back(model);
+    if (watched.oldest == oldest_until_token(work[model])) due.push_back(model);
   }
   for (const ModelId model : due) work.edit(model, [](ModelWork& edited) { edited.age_oldest(); });
 }
@@ -20,7 +31,7 @@ void Aging::age(WorkTable& work, double now_s) {
 void Aging::note_pass(const WorkTable& work, std::int32_t least, double now_s) {
   for (const ModelId model : work.with_work()) {
     Watched& watched = watched_[model];
-    if (const OldestRequest oldest = work[model].oldest_until_token(); watched.oldest != oldest) {
+    if (const OldestRequest oldest = oldest_until_token(work[model]); watched.oldest != oldest) {
       watched = {.oldest = oldest};
     } else if (watched.passed_by) {
       watched.passed_s += now_s - watched.at_s;

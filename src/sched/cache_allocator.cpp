@@ -131,7 +131,7 @@ int CacheAllocator::caches_that_stay(ModelId model, std::size_t stage) const {
   int frames = 0;
   for (const ModelId other : state_.work.with_running()) {
     const ModelWork& work = state_.work[other];
-    const bool wanted = work.sequences().totals().unfinished > 0;
+    const bool wanted = work.sequences().sums().totals().unfinished > 0;
     if (other != model && wanted && work.urgency() <= state_.work[model].urgency())
       frames += frames_in_use(other, stage);
   }

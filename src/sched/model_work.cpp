@@ -10,7 +10,7 @@ using State = AdmittedSequences::State;
 
 Backlog ModelWork::backlog() const {
   Backlog backlog = waiting_.backlog();
-  backlog += sequences_.totals().backlog;
+  backlog += sequences_.sums().totals().backlog;
   return backlog;
 }
 
@@ -19,14 +19,6 @@ const Request& ModelWork::oldest() const {
   const bool waits =
       admitted == nullptr || (!waiting_.empty() && arrives_earlier(waiting_.oldest(), admitted->sequence().request()));
   return waits ? waiting_.oldest() : admitted->sequence().request();
-}
-
-OldestRequest ModelWork::oldest_until_token() const {
-  const Request& request = oldest();
-  const auto* const admitted = sequences_.oldest();
-  const bool waits = admitted == nullptr || &admitted->sequence().request() != &request;
-  const int all = request.encodes() ? 0 : request.max_tokens;
-  return {request.id, request.part, waits ? all : admitted->sequence().tokens_to_come()};
 }
 
 const Request& ModelWork::oldest_urgent() const {
@@ -41,7 +33,7 @@ const Request& ModelWork::oldest_urgent() const {
 std::int32_t ModelWork::urgency() const {
   std::int32_t least = std::numeric_limits<std::int32_t>::max();
   if (!waiting_.empty()) least = waiting_.front().urgency();
-  const auto& urgencies = sequences_.urgencies();
+  const auto& urgencies = sequences_.sums().urgencies();
   return urgencies.empty() ? least : std::min(least, urgencies.begin()->first);
 }
 
@@ -72,10 +64,10 @@ int ModelWork::blocks_expected(int sequences) const {
   const auto to_admit = static_cast<int>(this->to_admit());
   const int more = std::clamp(sequences - sequences_.running(), 0, to_admit);
   CacheNeed to_come = waiting_.total_cache_need();
-  to_come += sequences_.preempted_need();
+  to_come += sequences_.sums().preempted_need();
   const int all = to_come.blocks + expected_growth(to_come.growth, ratio);
   const int coming = more == 0 ? 0 : static_cast<int>(std::ceil(static_cast<double>(all) * more / to_admit));
-  const CacheNeed& running = sequences_.forecast().sum();
+  const CacheNeed& running = sequences_.sums().forecast().sum();
   return running.blocks + expected_growth(running.growth, ratio) + coming;
 }
 
@@ -97,7 +89,7 @@ int ModelWork::peak_with_next() const {
     need = waiting_.cache_need_of_front();
     if (next.may_reuse_prefix()) need.blocks -= cache().prefix_hit_blocks(next.prompt, next.prefix_root());
   }
-  return sequences_.forecast(next_to_admit().urgency()).peak(need, sequences_.growth_ratio());
+  return forecast_as_urgent(sequences_, next_to_admit().urgency()).peak(need, sequences_.growth_ratio());
 }
 
 void ModelWork::admit_next(SequenceId id) {
@@ -109,7 +101,7 @@ void ModelWork::admit_next(SequenceId id) {
 }
 
 bool ModelWork::preempt_for_next(std::vector<SequenceId>& released) {
-  const auto last = sequences_.last_behind(next_to_admit());
+  const auto last = sequences_.last_behind(next_to_admit().urgency());
   if (!last) return false;
   if ((*last)->sequence().begun()) released.push_back((*last)->sequence().id());
   sequences_.preempt(*last);

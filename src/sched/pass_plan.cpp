@@ -58,7 +58,7 @@ void PassBuilder::build(bool prompts_first) {
     return !prompts ? 0 : most > 1 ? std::max(most / part, 1) : prompts_first ? 1 : 0;
   };
   Room room = room_left();
-  const int micro_batch = std::min(ceil_div(sequences_.totals().decoding, limits_.micro_batches), full);
+  const int micro_batch = std::min(ceil_div(sequences_.sums().totals().decoding, limits_.micro_batches), full);
   room.sequences = std::min(micro_batch - pass_.decoding, room.sequences - for_prompts(room.sequences, room.sequences));
   room.tokens -= for_prompts(room.tokens, kReserve);
   room.logit_rows -= for_prompts(room.logit_rows, kReserve);
@@ -83,8 +83,8 @@ PassBuilder::Room PassBuilder::room_left() const {
 // Whoever is more urgent than the last, in this order and whatever is to be computed of it: nobody's prompt is spread
 // over passes for the sake of those that are less urgent. Of equally urgent ones those that decode go first.
 void PassBuilder::choose_urgent() {
-  if (sequences_.urgencies().size() < 2) return;
-  const std::int32_t last = sequences_.urgencies().rbegin()->first;
+  if (sequences_.sums().urgencies().size() < 2) return;
+  const std::int32_t last = sequences_.sums().urgencies().rbegin()->first;
   std::vector<Handle> urgent;
   for (const State state : {State::kDecoding, State::kPrefill}) {
     for (const Handle member : sequences_.in_state(state)) {
@@ -160,14 +160,14 @@ int PassBuilder::tokens_with_blocks(Handle member, int tokens) {
   }
 }
 
-// Preempts the last in line (goes_before()), if it stands behind this one; this one itself if it is the last, and none
+// Preempts the last in line (GoesBefore), if it stands behind this one; this one itself if it is the last, and none
 // that is about to end will leave its blocks behind. So the first always gets on. Whether another one has been
 // preempted.
 bool PassBuilder::preempt_for(Handle member) {
   Handle last = member;
   bool is_last = true;
   for (const Handle& other : sequences_.running_by_age()) {
-    if (!AdmittedSequences::goes_before(last, other)) continue;
+    if (!AdmittedSequences::GoesBefore{}(last, other)) continue;
     is_last = false;
     if (other->state() != State::kInFlight && !other->chosen) last = other;
   }
@@ -175,7 +175,7 @@ bool PassBuilder::preempt_for(Handle member) {
     preempt(last);
     return true;
   }
-  const bool none_ends = std::cmp_equal(sequences_.totals().unfinished, sequences_.running());
+  const bool none_ends = std::cmp_equal(sequences_.sums().totals().unfinished, sequences_.running());
   if (is_last && none_ends) preempt(member);
   return false;
 }

@@ -38,8 +38,8 @@ std::optional<PassPlan> PassPlanner::plan(ModelId model) {
 void PassPlanner::admit(ModelId model) {
   const ModelWork& work = state_.work[model];
   if (work.to_admit() == 0) return;
-  const bool joins = state_.agenda.policy().continuous_batching() || work.sequences().totals().unfinished == 0;
-  const std::int32_t least = joins ? 0 : work.sequences().urgencies().begin()->first;
+  const bool joins = state_.agenda.policy().continuous_batching() || work.sequences().sums().totals().unfinished == 0;
+  const std::int32_t least = joins ? 0 : work.sequences().sums().urgencies().begin()->first;
   const auto may_join = [&] {
     if (joins || work.next_is_preempted()) return true;
     const Request& next = work.next_to_admit();
@@ -74,7 +74,7 @@ bool PassPlanner::make_room(ModelId model) {
 // or be preempted (pass_plan.h).
 bool PassPlanner::admits(ModelId model) const {
   const ModelWork& work = state_.work[model];
-  const int running = work.running_beside_next();
+  const int running = running_as_urgent(work.sequences(), work.next_to_admit().urgency());
   if (running >= state_.options.max_seqs) return false;
   const bool first = state_.agenda.is_first(model);
   if (first && running == 0) return true;

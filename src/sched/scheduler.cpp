@@ -18,7 +18,7 @@ ModelView view_of(const SchedulerState& state, ModelId model) {
   const ModelWork& work = state.work[model];
   ModelView view{.model = model,
                  .waiting = work.to_admit(),
-                 .running = work.sequences().totals().unfinished,
+                 .running = work.sequences().sums().totals().unfinished,
                  .last_arrival_s = work.arrivals().last_s(),
                  .arrival_gap_s = work.arrivals().gap_s(),
                  .arrival_gap2_s2 = work.arrivals().gap2_s2(),
@@ -33,7 +33,7 @@ ModelView view_of(const SchedulerState& state, ModelId model) {
   view.waiting_since_s = std::max(view.oldest_arrival_s, work.last_pass_s());
   view.arrivals_s = backlog.arrivals_s;
   view.urgency = work.urgency();
-  const UrgencyTotals urgent = work.sequences().of_urgency(view.urgency);
+  const UrgencyTotals urgent = work.sequences().sums().of_urgency(view.urgency);
   view.running_urgent = static_cast<std::size_t>(urgent.running);
   view.catching_up = urgent.catching_up > 0;
   view.compute_s = state.costs.backlog_s(model, {view.requests(), backlog.prompt_tokens, backlog.generated_tokens},
@@ -88,7 +88,7 @@ double computed_in_flight_s(const SchedulerState& state, double now_s) {
 bool catches_up(const SchedulerState& state, const ActiveModel& active) {
   if (!active.model) return false;
   const ModelWork& work = state.work[*active.model];
-  return work.sequences().of_urgency(work.urgency()).catching_up > 0;
+  return work.sequences().sums().of_urgency(work.urgency()).catching_up > 0;
 }
 
 // Of all that has arrived and has not ended, also of what will with what is in flight.
@@ -316,7 +316,7 @@ std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, double now_s) 
   step.model = model;
   std::vector<ModelWork::Handle> members = begin_pass(state, model, *pass, now_s, planned);
   const ModelWork& work = state.work[model];
-  const bool again = work.sequences().totals().unfinished > 0 || work.to_admit() > 0;
+  const bool again = work.sequences().sums().totals().unfinished > 0 || work.to_admit() > 0;
   prefetcher_.fetch_missing(step.id, model, again, now_s);
   if (state.agenda.is_first(model)) activate(model, now_s, active_, prefetcher_);
   // All of it is there or on its way.

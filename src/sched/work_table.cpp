@@ -15,7 +15,7 @@ WorkTable::WorkTable(std::vector<ModelWork> models)
 void WorkTable::follow(ModelId model) {
   const ModelWork& work = models_[model];
   const AdmittedSequences& sequences = work.sequences();
-  with_work_.set(model, work.to_admit() > 0 || sequences.totals().unfinished > 0);
+  with_work_.set(model, work.to_admit() > 0 || sequences.sums().totals().unfinished > 0);
   with_running_.set(model, sequences.running() > 0);
   with_cache_.set(model, work.cache().count() > 0);
   edited_.insert(model);

@@ -70,9 +70,9 @@ class Groups {
   }
   // One decision. Whether the group planned a step.
   bool decide_of(std::size_t group, double now_s) {
-    const std::size_t open = schedulers_[group]->open_requests();
+    const std::size_t open = schedulers_[group]->open().count();
     Decision decision = dispatcher_->next(group, now_s);
-    stolen_ += schedulers_[group]->open_requests() - open;
+    stolen_ += schedulers_[group]->open().count() - open;
     auto* planned = std::get_if<PlannedStep>(&decision);
     if (planned == nullptr) return false;
     for (const RequestId id : planned->begun) begun_in_.emplace_back(id, group);
@@ -121,7 +121,7 @@ class Groups {
   // [group] requests that it was given and that are not done.
   std::vector<std::size_t> open() const {
     std::vector<std::size_t> open;
-    for (const auto& scheduler : schedulers_) open.push_back(scheduler->open_requests());
+    for (const auto& scheduler : schedulers_) open.push_back(scheduler->open().count());
     return open;
   }
   // Requests that groups had from others when they decided.

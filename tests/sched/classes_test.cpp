@@ -244,6 +244,24 @@ TEST(ModelWorkClasses, UrgentOnesAreCountedOnceInAPass) {
   for (StepId step = 1; step <= 2; ++step) EXPECT_THAT(run_pass(work, step, limits), ::testing::SizeIs(6));
 }
 
+// What is given back is what others need more: a sequence as urgent would be the next to be admitted, for ever.
+TEST(ModelWorkClasses, NobodyMakesRoomForWhoIsAsUrgent) {
+  ModelWork work(kBlockTokens, {});
+  work.set_blocks(40);
+  work.enqueue(with(make_request(0, 0, 4, 50, 0.3), -1));
+  work.admit_next(1);
+  work.enqueue(with(make_request(1, 0, 4, 50, 0.1), -1));  // it was read late
+  std::vector<SequenceId> released;
+  EXPECT_FALSE(work.preempt_for_next(released));
+  work.admit_next(2);
+  work.enqueue(with(make_request(2, 0, 4, 50, 0.2), 1));
+  work.admit_next(3);
+  work.enqueue(with(make_request(3, 0, 4, 50, 0.1), -1));
+  EXPECT_TRUE(work.preempt_for_next(released));
+  EXPECT_FALSE(work.preempt_for_next(released)) << "it was the only one that is less urgent";
+  EXPECT_EQ(work.next_to_admit().id, 3u);
+}
+
 // Before all others, those that decode too, however few places a pass has.
 TEST(ModelWorkClasses, UrgentOnesHavePlacesInEachPass) {
   ModelWork work(kBlockTokens, {});

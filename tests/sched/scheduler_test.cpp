@@ -584,7 +584,7 @@ TEST(SchedulerLimits, ItIsFullWhenWhatWaitsTakesTooManyBytes) {
   EXPECT_TRUE(std::holds_alternative<PlannedStep>(scheduler.next(0)));
   EXPECT_FALSE(scheduler.is_full()) << "one of them is on its way";
   scheduler.next(5);
-  EXPECT_EQ(scheduler.waiting_bytes(), 0u) << "the next pass has the other";
+  EXPECT_EQ(scheduler.held().waiting_bytes, 0u) << "the next pass has the other";
 }
 
 TEST(SchedulerLimits, EncodersAndDecodersServeBesideEachOther) {

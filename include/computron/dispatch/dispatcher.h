@@ -53,7 +53,7 @@ class Dispatcher {
   const Scheduler& scheduler(std::size_t group) const { return serving_[group].scheduler(); }
   ModelId job_model(std::size_t group, ModelId local) const { return serving_[group].job_model(local); }
   // Requests that the group was given and that have not ended.
-  std::size_t open_requests(std::size_t group) const { return scheduler(group).open_requests(); }
+  std::size_t open_requests(std::size_t group) const { return scheduler(group).open().count(); }
 
   // The next group, in rotation, that has something to decide at `now_s`: since it was last asked a request, the end of
   // the input or a report has come for it, or the time that it named; or it has planned a step and may plan another.
@@ -72,12 +72,11 @@ class Dispatcher {
 
  private:
   struct State {
-    std::vector<std::size_t> partners = {};      // groups that share a model with it
-    bool done = false;                           // its last decision was AllDone
-    std::size_t waiting = 0, waiting_bytes = 0;  // as its scheduler says
-    std::size_t set_aside = 0;
-    std::size_t offered = 0;  // requests that waited when a partner was woken to steal some
-    double stole_s = -1;      // when it last did
+    std::vector<std::size_t> partners = {};  // groups that share a model with it
+    bool done = false;                       // its last decision was AllDone
+    Scheduler::Held held;                    // as its scheduler says
+    std::size_t offered = 0;                 // requests that waited when a partner was woken to steal some
+    double stole_s = -1;                     // when it last did
   };
 
   // The policy wants to know all requests first, and does not yet.

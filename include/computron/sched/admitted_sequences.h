@@ -7,8 +7,7 @@
 //                  preempted: its cache is gone, its tokens stay; all of it is computed again, to the same bits
 //
 // Those that are not preempted are running. The methods below are all that changes a sequence, and every one of them
-// goes through change(), which sums the sequence up again: totals() and forecast() are always those of the lists, and
-// cost the same however many sequences there are.
+// goes through change(), which counts the sequence anew: sums() are always those of the lists.
 #pragma once
 
 #include <array>
@@ -23,6 +22,7 @@
 #include "computron/sched/cache_blocks.h"
 #include "computron/sched/cache_forecast.h"
 #include "computron/sched/sequence.h"
+#include "computron/sched/sequence_sums.h"
 #include "computron/sched/waiting_queue.h"
 
 namespace computron {
@@ -31,44 +31,6 @@ namespace computron {
 struct CacheUse {
   std::size_t preemptions = 0;        // of sequences, because blocks ran out
   std::size_t prefix_hit_tokens = 0;  // of prompts, not computed because another request's were in the cache
-};
-
-// Sums over admitted sequences.
-struct SequenceTotals {
-  Backlog backlog;             // of all that does not end with what is in flight
-  std::size_t unfinished = 0;  // running, and not certain to end with what is in flight
-  int decoding = 0;            // running, with one token to compute at most
-  SequenceTotals& operator+=(const SequenceTotals& other) {
-    backlog += other.backlog;
-    unfinished += other.unfinished;
-    decoding += other.decoding;
-    return *this;
-  }
-  SequenceTotals& operator-=(const SequenceTotals& other) {
-    backlog -= other.backlog;
-    unfinished -= other.unfinished;
-    decoding -= other.decoding;
-    return *this;
-  }
-};
-
-// Of admitted sequences that do not end with what is in flight, and are equally urgent: how many they are, run, and
-// compute again what they had before their cache was lost.
-struct UrgencyTotals {
-  int all = 0, running = 0, catching_up = 0;
-  bool operator==(const UrgencyTotals&) const = default;
-  UrgencyTotals& operator+=(const UrgencyTotals& other) {
-    all += other.all;
-    running += other.running;
-    catching_up += other.catching_up;
-    return *this;
-  }
-  UrgencyTotals& operator-=(const UrgencyTotals& other) {
-    all -= other.all;
-    running -= other.running;
-    catching_up -= other.catching_up;
-    return *this;
-  }
 };
 
 class AdmittedSequences {
@@ -81,6 +43,8 @@ class AdmittedSequences {
     explicit Member(Sequence&& sequence) : sequence_(std::move(sequence)) {}
     const Sequence& sequence() const { return sequence_; }
     State state() const { return state_; }
+    // In sums().
+    const SequenceSums::Counted& counted() const { return counted_; }
 
     bool chosen = false;  // for the pass that is being put together (pass_plan.cpp)
 
@@ -89,18 +53,15 @@ class AdmittedSequences {
     Sequence sequence_;
     State state_ = State::kPreempted;
     int shared_blocks_ = 0;  // of its first ones, that others use, too
-    // What it has been counted with in the sums.
-    SequenceTotals totals_;
-    CacheNeed need_;
-    enum class NeedIn : std::uint8_t { kNone, kForecast, kPreempted } need_in_ = NeedIn::kNone;
-    std::optional<std::int32_t> urgency_;  // none: it has ended, or will with what is in flight
-    UrgencyTotals of_urgency_;
+    SequenceSums::Counted counted_;
   };
   // Stays good until the sequence ends.
   using Handle = std::list<Member>::iterator;
-  // Of two that are equally urgent the older one (request.h).
-  static bool goes_before(const Handle& a, const Handle& b);
   struct Older {
+    bool operator()(const Handle& a, const Handle& b) const;
+  };
+  // The more urgent one, of two that are equally urgent the older (request.h).
+  struct GoesBefore {
     bool operator()(const Handle& a, const Handle& b) const;
   };
 
@@ -130,7 +91,7 @@ class AdmittedSequences {
   // numbers that the ranks know. Not while any is in flight.
   std::vector<SequenceId> restart_running(SequenceId& last);
 
-  // Prefill and preempted ones: as goes_before() says; others: the longest in that state first.
+  // Prefill and preempted ones: as GoesBefore says; others: the longest in that state first.
   std::vector<Handle> in_state(State state);
   std::size_t count(State state) const { return lists_[static_cast<std::size_t>(state)].size(); }
   // The preempted one that is admitted before the others; requires one.
@@ -139,21 +100,11 @@ class AdmittedSequences {
   const Member* oldest() const;
   // The same of those of this urgency, than which no preempted one has a lower. Looks at running ones until one has it.
   const Member* oldest(std::int32_t urgency) const;
-  // The last in line (goes_before) of those that run and are not in flight, where it stands behind `request`.
-  std::optional<Handle> last_behind(const Request& request);
+  // The last in line (GoesBefore) of those that run, are not in flight and are less urgent than that.
+  std::optional<Handle> last_behind(std::int32_t urgency);
   const std::set<Handle, Older>& running_by_age() const { return running_; }  // the oldest first
   int running() const { return static_cast<int>(running_.size()); }
-  const std::map<std::int32_t, UrgencyTotals>& urgencies() const { return urgencies_; }
-  UrgencyTotals of_urgency(std::int32_t urgency) const;
-  // Running ones of this urgency or a lower one, and their forecast. Looks at all, unless they are equally urgent.
-  int running(std::int32_t urgency) const;
-  CacheForecast forecast(std::int32_t urgency) const;
-
-  const SequenceTotals& totals() const { return totals_; }
-  // Of the running ones.
-  const CacheForecast& forecast() const { return forecast_; }
-  // What preempted ones need together when they run again.
-  const CacheNeed& preempted_need() const { return preempted_need_; }
+  const SequenceSums& sums() const { return sums_; }
   // Of those that have ended.
   double growth_ratio() const { return growth_ratio_.value(); }
   // Tokens in the cache, summed up over the running ones; looks at each.
@@ -166,9 +117,6 @@ class AdmittedSequences {
  private:
   template <class Edit>
   void change(Handle member, Edit&& edit);
-  void count_anew(Member& member);
-  void count_need_anew(Member& member);
-  void count_urgency_anew(Member& member);
   void find_prefix(Member& member);
   void run(Handle member);
   void move(Handle member, State state);
@@ -177,12 +125,13 @@ class AdmittedSequences {
   CacheBlocks cache_;
   std::array<std::list<Member>, 4> lists_;  // [state]; preempted ones are the last
   std::set<Handle, Older> running_, preempted_;
-  SequenceTotals totals_;
-  std::map<std::int32_t, UrgencyTotals> urgencies_;
-  CacheForecast forecast_;
-  CacheNeed preempted_need_;
+  SequenceSums sums_;
   GrowthRatio growth_ratio_;
   CacheUse cache_use_;
 };
+
+// Running ones of this urgency or a lower one, and their forecast. Look at all, unless all are as urgent.
+int running_as_urgent(const AdmittedSequences& sequences, std::int32_t urgency);
+CacheForecast forecast_as_urgent(const AdmittedSequences& sequences, std::int32_t urgency);
 
 }  // namespace computron

@@ -15,6 +15,14 @@
 
 namespace computron {
 
+// A model's oldest request, until its next token.
+struct OldestRequest {
+  RequestId id = 0;
+  std::uint32_t part = 0;
+  int tokens_to_come = 0;  // as Sequence's
+  bool operator==(const OldestRequest&) const = default;
+};
+
 class Aging {
  public:
   Aging(std::size_t models, double max_wait_s) : max_wait_s_(max_wait_s), watched_(models) {}

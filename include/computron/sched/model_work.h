@@ -20,14 +20,6 @@
 
 namespace computron {
 
-// A model's oldest request, until its next token.
-struct OldestRequest {
-  RequestId id = 0;
-  std::uint32_t part = 0;
-  int tokens_to_come = 0;  // as Sequence's
-  bool operator==(const OldestRequest&) const = default;
-};
-
 class ModelWork {
  public:
   using Handle = AdmittedSequences::Handle;
@@ -47,8 +39,6 @@ class ModelWork {
   Backlog backlog() const;
   // The oldest request that has not ended; requires one.
   const Request& oldest() const;
-  // That it is the oldest, and which of its tokens comes next.
-  OldestRequest oldest_until_token() const;
   // The oldest of those of the least urgency. Requires work.
   const Request& oldest_urgent() const;
   // The least of all that have not ended, but for what ends with what is in flight. Requires work.
@@ -78,11 +68,9 @@ class ModelWork {
   std::vector<Request> take_late(double now_s) { return waiting_.take_late(now_s); }
   // Whether the next to be admitted is one that was preempted.
   bool next_is_preempted() const;
-  // The next to be admitted, and how many run that need not make room for it, since they are as urgent. Both require
-  // one to be admitted.
+  // The next to be admitted; requires one.
   const Request& next_to_admit() const;
-  int running_beside_next() const { return sequences_.running(next_to_admit().urgency()); }
-  // Blocks that those and the next to be admitted will come to need at once. Requires one.
+  // Blocks that it will come to need at once with those that run and are as urgent, so need not make room for it.
   int peak_with_next() const;
   // Requires one. Its sequence has the number `id`.
   void admit_next(SequenceId id);

@@ -72,7 +72,6 @@ class Scheduler {
   void close_input() { input_ended_ = input_closed_ = true; }
 
   // Requests submitted and not done.
-  std::size_t open_requests() const { return open_.count(); }
   const OpenRequests& open() const { return open_; }
   // Seconds from now until a new request for the model would be done, as predicted: behind its arrival and everything
   // open that does not come behind it (open_requests.h) but what is computed of the passes in flight, and behind the
@@ -103,17 +102,23 @@ class Scheduler {
   }
   // Whether a request that has arrived by `now_s` is not done.
   bool has_work(double now_s) const;
-  // Requests that no step has begun, and host memory of theirs.
+  // Requests that no step has begun.
   std::size_t waiting() const { return arriving_.size() + state_->work.waiting(); }
   std::size_t waiting(ModelId model) const { return arriving_.size(model) + state_->work[model].waiting().size(); }
-  std::size_t waiting_bytes() const { return arriving_.bytes() + state_->work.waiting_bytes(); }
+  // What is held for later: requests that no step has begun, with host memory of theirs, and preempted sequences, which
+  // are many only where more urgent ones keep coming; 0 of these where all are equally urgent.
+  struct Held {
+    std::size_t waiting = 0, waiting_bytes = 0, set_aside = 0;
+  };
+  Held held() const {
+    return {waiting(), arriving_.bytes() + state_->work.waiting_bytes(), any_urgency_ ? state_->work.preempted() : 0};
+  }
   // A front end should submit no more for now.
   bool is_full() const {
-    return waiting() + set_aside() >= state_->options.max_waiting ||
-           waiting_bytes() >= state_->options.max_waiting_bytes;
+    const Held held = this->held();
+    return held.waiting + held.set_aside >= state_->options.max_waiting ||
+           held.waiting_bytes >= state_->options.max_waiting_bytes;
   }
-  // Preempted sequences, which are many only where more urgent ones keep coming; 0 where all are equally urgent.
-  std::size_t set_aside() const { return any_urgency_ ? state_->work.preempted() : 0; }
   std::optional<ModelId> running_model() const { return active_.model; }
   // Of the model's pages on all stages: how many, 0 to 1, are resident once what is planned has been done.
   double resident_ratio(ModelId model) const;
