@@ -39,3 +39,22 @@ install(PROGRAMS ${job_scripts} jobs/doctor.sh jobs/scaling-study.sh jobs/study_
   DESTINATION ${CMAKE_INSTALL_DATADIR}/computron/jobs)
 install(FILES jobs/mpi-env.sh jobs/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/computron/jobs)
 install(FILES inputs/models/opt-study.json DESTINATION ${CMAKE_INSTALL_DATADIR}/computron/inputs/models)
+
+# A package for this system, of what was built: `cpack -G DEB --config build/release/CPackConfig.cmake`. Which packages it
+# needs dpkg-shlibdeps reads from the program; libraries that are no package's, such as a CUDA toolkit's of pip, stop it.
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_CONTACT "whoever built it <root@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+# The launcher of the library that the program is linked with.
+if("${MPI_CXX_LIBRARIES}" MATCHES mpich)
+  set(CPACK_DEBIAN_PACKAGE_DEPENDS mpich)
+else()
+  set(CPACK_DEBIAN_PACKAGE_DEPENDS openmpi-bin)
+endif()
+include(CPack)

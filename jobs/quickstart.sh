@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # From a fresh machine to served requests: builds, converts the four trained models of inputs/trained, serves
 # inputs/quickstart.jsonl on four MPI ranks (tp 2 x pp 2) whose device memory holds about two of the four, and makes a
-# report of the run.
+# report of the run. PROGRAM=computron: one that is installed, instead of building it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . jobs/mpi-env.sh   # lets mpirun start four ranks on a small machine, as root or not
 
-TARGETS=computron bash jobs/build.sh release
-program=build/release/computron
+program="${PROGRAM:-build/release/computron}"
+[ -n "${PROGRAM:-}" ] || TARGETS=computron bash jobs/build.sh release
 work=build/quickstart
 mkdir -p "$work"
 

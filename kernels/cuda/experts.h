@@ -26,16 +26,20 @@ struct PositionTile {
   std::int32_t expert;  // -1: there is none
   std::int32_t begin, end;
 };
-// Positions of a tile, at most. Few, where experts have few on the average: their weights are what takes time.
+// Positions of a tile, at most. Few, where experts have few on the average: their weights are what takes time; most,
+// where they have many and warpgroups multiply them.
 inline constexpr int kFewPositions = 16;
 inline constexpr int kManyPositions = 128;
+inline constexpr int kMostPositions = 160;
 inline constexpr int kFewOnAverage = 8;
+inline constexpr int kManyOnAverage = 64;  // warpgroups are slower at 32, faster at 128
 
 // In device memory.
 struct Routes {
   static constexpr int kPartRows = 16;  // at most 32
 
   int rows, experts, per_token;
+  int tile_positions;         // at most
   std::int32_t* begins;       // [experts + 1] expert e has positions [begins[e], begins[e + 1])
   std::int32_t* first_tiles;  // [experts + 1] ... and tiles [first_tiles[e], first_tiles[e + 1])
   PositionTile* tiles;        // [most_tiles(experts)] by position; then such that there are none
@@ -46,9 +50,15 @@ struct Routes {
   // [parts, experts] bit i: the part's row i has chosen the expert. A part is kPartRows rows. Nobody's but route()'s.
   std::uint32_t* masks;
 
-  // `memory` has bytes(rows, rule) and is aligned to four.
-  Routes(std::byte* memory, int of_rows, const RoutingRule& rule)
-      : rows(of_rows), experts(rule.experts), per_token(rule.per_token) {
+  // `memory` has bytes(rows, rule) and is aligned to four. All who are given it say the same of `in_warpgroups`:
+  // multiplies_in_warpgroups().
+  Routes(std::byte* memory, int of_rows, const RoutingRule& rule, bool in_warpgroups)
+      : rows(of_rows),
+        experts(rule.experts),
+        per_token(rule.per_token),
+        tile_positions(positions() <= kFewOnAverage * experts                      ? kFewPositions
+                       : positions() <= kManyOnAverage * experts || !in_warpgroups ? kManyPositions
+                                                                                   : kMostPositions) {
     const std::size_t pairs = static_cast<std::size_t>(rows) * per_token;
     begins = reinterpret_cast<std::int32_t*>(memory);
     first_tiles = begins + experts + 1;
@@ -70,11 +80,8 @@ struct Routes {
   COMPUTRON_HOST_DEVICE static constexpr int parts(int rows) { return (rows + kPartRows - 1) / kPartRows; }
 
   COMPUTRON_HOST_DEVICE int positions() const { return rows * per_token; }
-  COMPUTRON_HOST_DEVICE int tile_positions() const {
-    return positions() <= kFewOnAverage * experts ? kFewPositions : kManyPositions;
-  }
   // As many tiles as `some` of the experts may have.
-  COMPUTRON_HOST_DEVICE int most_tiles(int some) const { return most_tiles(some, rows, per_token, tile_positions()); }
+  COMPUTRON_HOST_DEVICE int most_tiles(int some) const { return most_tiles(some, rows, per_token, tile_positions); }
 
  private:
   // Σ ceil(n / size) <= Σ (n + size - 1) / size over the experts that have n > 0 positions.
@@ -135,6 +142,10 @@ struct ExpertGemmCall {
 };
 // On tensor cores: two-byte elements, `depth` a multiple of eight, x and runs at multiples of 16 bytes.
 void tiled_expert_gemm(CUstream_st* stream, const ExpertGemmCall& call);
+// What tiled_expert_gemm() does with plain weights where tiles have kMostPositions.
+void warpgroup_expert_gemm(CUstream_st* stream, const ExpertGemmCall& call);
+// Whether this device has code for that. It has the bits of the other tiles.
+bool multiplies_in_warpgroups();
 // Plain weights of any shape and type: a warp a row of the weight.
 void plain_expert_gemm(CUstream_st* stream, const ExpertGemmCall& call);
 

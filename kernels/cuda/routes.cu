@@ -181,7 +181,7 @@ __device__ long long sum_before(long long value, long long (&of_warps)[kWarps], 
 template <int kThreads, class CountOf>
 __device__ void find_begins(const Routes& routes, Positions<kThreads>& positions, bool writes,
                             const CountOf& count_of) {
-  const int size = routes.tile_positions();
+  const int size = routes.tile_positions;
   long long done = 0;  // tiles | positions
   for (int first = 0; first < routes.experts; first += kThreads) {
     const int expert = first + static_cast<int>(threadIdx.x);
@@ -197,8 +197,10 @@ __device__ void find_begins(const Routes& routes, Positions<kThreads>& positions
     if (!writes) continue;
     routes.begins[expert] = begin;
     routes.first_tiles[expert] = tile;
-    for (int i = 0; i < count; i += size) {
-      routes.tiles[tile + i / size] = {expert, begin + i, begin + min(i + size, count)};
+    const int own_tiles = ceil_div(count, size);  // as large as each other, but for whole eights
+    const int own_size = count <= size ? size : ceil_div(ceil_div(count, own_tiles), 8) * 8;
+    for (int i = 0; i < own_tiles; ++i) {
+      routes.tiles[tile + i] = {expert, begin + i * own_size, begin + min((i + 1) * own_size, count)};
     }
   }
   if (!writes) return;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "tests/ops/ops_fixture.h"
 #include "tests/ops/quantised.h"
@@ -105,8 +106,9 @@ class ExpertsTest : public OpsTest {
   }
 };
 
-// Few rows and several tiles of them, full and not; more experts than a launch takes, or than a block has threads; runs
-// of rows that end within a tile; depths of whole and of odd pieces, of one step and of more than are under way.
+// Few rows and several tiles of them, full and not; as many as warpgroups take; more experts than a launch takes, or
+// than a block has threads; runs of rows that end within a tile; depths of whole and of odd pieces, of one step and of
+// more than are under way.
 TEST_P(ExpertsTest, MixWhatTheChosenOnesGive) {
   struct Case {
     int rows, experts, per_token, in, out;
@@ -118,6 +120,7 @@ TEST_P(ExpertsTest, MixWhatTheChosenOnesGive) {
                                                           {9, 5, 1, 33, 20},
                                                           {20, 3, 1, 680, 30},
                                                           {300, 3, 2, 264, 200},
+                                                          {170, 1, 1, 72, 300},
                                                           {40, 1100, 3, 8, 4}}) {
     std::vector<DType> types = bench_.narrow_types();
     types.push_back(DType::kF32);
@@ -245,19 +248,27 @@ TEST_P(ExpertsTest, BiasesJoinAndWeightsMaySumToLessThanOne) {
   }
 }
 
+// With 70 rows experts have some, with 300 as many as warpgroups take.
 TEST_P(ExpertsTest, ARowHasTheSameBitsAloneAndInAnyBatch) {
-  constexpr int kRows = 70, kExperts = 4, kPerToken = 2, kIn = 128, kOut = 64;
+  constexpr int kMostRows = 300, kExperts = 4, kPerToken = 2, kIn = 136, kOut = 64;
   const DType type = bench_.narrow_types().front();
-  const Floats logits = random_floats(kRows * kExperts, 1), x = rounded_to(random_floats(kRows * kIn, 2), type);
+  const Floats logits = random_floats(kMostRows * kExperts, 1), x = rounded_to(random_floats(kMostRows * kIn, 2), type);
   std::vector<Weight> weights;
   for (unsigned expert = 0; expert < kExperts; ++expert) {
     weights.push_back(bench_.weight(rounded_to(random_floats(kOut * kIn, 3 + expert), type), kOut, kIn, type));
   }
-  const Floats all = mixture(bench_.put(x, kRows, kIn, type), weights, route(logits, kRows, kExperts, kPerToken), true);
-  for (const int row : {0, 3, 69}) {
-    const ExpertRoutes routes = route(row_of(logits, row, kExperts), 1, kExperts, kPerToken);
-    expect_same(mixture(bench_.put(row_of(x, row, kIn), 1, kIn, type), weights, routes, true), row_of(all, row, kOut),
-                fmt::format("row {}", row));
+  const auto of_rows = [&](int first, int rows) {
+    const auto part = [&](const Floats& of, int columns) {
+      return Floats(of.begin() + first * columns, of.begin() + (first + rows) * columns);
+    };
+    return mixture(bench_.put(part(x, kIn), rows, kIn, type), weights,
+                   route(part(logits, kExperts), rows, kExperts, kPerToken), true);
+  };
+  const Floats all = of_rows(0, kMostRows), some = of_rows(0, 70);
+  for (const int row : {0, 3, 69, 299}) {
+    const Floats alone = of_rows(row, 1);
+    expect_same(alone, row_of(all, row, kOut), fmt::format("row {} of all", row));
+    if (row < 70) expect_same(alone, row_of(some, row, kOut), fmt::format("row {} of some", row));
   }
 }
 
@@ -284,13 +295,14 @@ TEST_P(ExpertsTest, SomeExpertsAreMultipliedInAnyOrder) {
 TEST_P(ExpertsTest, QuantisedOnesGiveWhatTheirValuesGive) {
   constexpr int kExperts = 3, kPerToken = 2, kOut = 72;
   const DType values_type = ops().weight_type(DType::kBF16).values;
-  for (const auto& [rows, in] : {std::pair{11, 33}, {11, 200}, {40, 328}}) {
+  for (const auto& [rows, in] : {std::pair{11, 33}, {11, 200}, {40, 328}, {225, 72}}) {
     const Floats logits = random_floats(static_cast<std::size_t>(rows) * kExperts, 1);
     const Floats x = random_floats(static_cast<std::size_t>(rows) * in, 2, values_type);
     const ExpertRoutes routes = route(logits, rows, kExperts, kPerToken);
     const Activations input = bench_.put(x, rows, in, values_type);
+    bool is_first = true;
     for (const WeightType& type : quantised_types(values_type)) {
-      if (!is_taken(bench_, type)) continue;
+      if (!is_taken(bench_, type) || (rows > 100 && !std::exchange(is_first, false))) continue;
       std::vector<Weight> of_codes, of_values;
       for (unsigned expert = 0; expert < kExperts; ++expert) {
         const QuantisedWeight w = random_quantised(type, kOut, in, 5 + expert, ordinary_scales());
@@ -354,7 +366,7 @@ TEST_P(ExpertsTest, GatesAreActivatedWhereTheExpertsAre) {
   const Floats logits = {3, 2, 1, 1, 3, 2, 2, 1, 3};  // each row first chooses another expert
   const ExpertRoutes routes = route(logits, 3, kExperts, /*per_token=*/1);
   for (const int columns : {5, 8}) {
-    const auto count = static_cast<std::size_t>(3 * columns);
+    const auto count = 3 * static_cast<std::size_t>(columns);
     const Floats in = random_floats(2 * count, 4);
     const Activations gates = bench_.put(in, 3, 2 * columns), whole = bench_.empty(3, columns);
     const Activations parts = bench_.put(Floats(count, -7), 3, columns);

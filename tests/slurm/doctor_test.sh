@@ -54,6 +54,12 @@ examine 64 'doctor.sh: --ranks' --ranks none
 # --- Each fault is named ------------------------------------------------------------------------------------------------
 
 examine 1 'fail  program: /no/such' --program /no/such
+stand_in ldd 'printf "\tlibmpi.so.40 => not found\n\tlibc.so.6 => /lib/libc.so.6 (0x1)\n"'
+examine 1 'fail  program: .* lacks libmpi.so.40 '
+withdraw ldd
+stand_in old 'echo "GLIBC_2.38 not found" >&2; exit 1'
+examine 1 'fail  program: .*/old --version: GLIBC_2.38 not found' --program "$work/bin/old"
+withdraw old
 stand_in mpirun 'echo "HYDRA build details:"'
 examine 1 "fail  mpirun: .*mpirun is that of MPICH, the program's library is Open MPI"
 stand_in mpirun '[ "$1" != --version ] || exec echo "mpirun (Open MPI) 4.1.4"' 'echo "cannot open a session" >&2; exit 1'
@@ -71,6 +77,15 @@ stand_in nvidia-smi '[ "$1" = topo ] || exec printf "GPU 0: F (UUID: 0)\nGPU 1: 
   'printf "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tSYS\t0\nGPU1\tSYS\t X \t0\n"'
 examine 1 'fail  gpus: 2 for 4 ranks' --ranks 4
 examine 0 'warn  topology: some GPUs reach each other only across sockets' --ranks 2
+# A program of GPUs, whatever this one is.
+stand_in gpu_program 'echo "computron 0.1.0, CUDA 12.9, NCCL 2.18, MPI 3.1: Open MPI v4.1.4"'
+within=(env NCCL_P2P_DISABLE=1)
+examine 0 'warn  nccl: the environment turns off: NCCL_P2P_DISABLE=1' --ranks 2 --program "$work/bin/gpu_program"
+if [ ! -d /sys/class/cxi ] && [ ! -d /sys/class/infiniband ]; then
+  within=(env SLURM_NNODES=2)
+  examine 0 'warn  nccl: between nodes only sockets' --ranks 2 --program "$work/bin/gpu_program"
+fi
+within=(env -u DISPLAY)
 withdraw nvidia-smi
 within=(bash -c 'ulimit -l 64; exec "$@"' bash)
 examine 0 'warn  memlock: 64 KiB'
@@ -102,6 +117,17 @@ if unshare --mount true 2>/dev/null; then
     else folder="/sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)" file=memory.max; fi
     mkdir -p "$folder" && echo 104857600 >"$folder/$file" && exec "$@"' bash)
   examine 1 "fail  memory: this job may have 100 MiB of the node's"
+  # What the kernel says, said otherwise.
+  hide=(unshare --mount bash -c 'echo "$1" >"$0.said" && mount --bind "$0.said" "$2" && shift 2 && exec "$@"' "$work/kernel")
+  pages=/sys/kernel/mm/transparent_hugepage/enabled clock=/sys/devices/system/clocksource/clocksource0/current_clocksource
+  if [ -e "$pages" ]; then
+    within=("${hide[@]}" 'always madvise [never]' "$pages")
+    examine 0 'warn  hugepages: transparent huge pages: always madvise \[never\]'
+  fi
+  if [ -e "$clock" ]; then
+    within=("${hide[@]}" hpet "$clock")
+    examine 0 'warn  clock: .*, read from hpet'
+  fi
   within=()
 else
   echo "doctor_test: no mount namespaces here: /dev/shm and control groups stay as they are"

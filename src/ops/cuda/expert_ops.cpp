@@ -20,7 +20,9 @@ struct ExpertRun {
   PanelRun run;
 };
 
-kernel::Routes routes_of(const ExpertRoutes& routes) { return {routes.data, routes.rows, routes.rule}; }
+kernel::Routes routes_of(const ExpertRoutes& routes) {
+  return {routes.data, routes.rows, routes.rule, kernel::multiplies_in_warpgroups()};
+}
 
 std::vector<ExpertRun> runs_of(std::span<const ExpertWeight> weights) {
   std::vector<ExpertRun> runs;

@@ -42,7 +42,7 @@ class Computron(CMakePackage, CudaPackage):
 
     conflicts("cuda_arch=none", when="+cuda", msg="say for which GPUs: cuda_arch=80,90")
     conflicts("%gcc@:11", msg="C++20 needs GCC 12 or newer")
-    conflicts("target=aarch64:", msg="not tried with Spack; jobs/build.sh builds it where there is SIMDe")
+    conflicts("target=aarch64:", msg="needs SIMDe, which the builtin repository lacks; jobs/build.sh builds it there")
 
     generator("ninja")
 
