@@ -14,6 +14,7 @@
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 #include <ctime>
 #include <memory>
@@ -31,6 +32,7 @@
 #include "computron/serve/engine.h"
 #include "computron/serve/group_schedulers.h"
 #include "computron/serve/preflight.h"
+#include "computron/serve/several_inputs.h"
 #include "computron/serve/trace_file.h"
 #include "computron/storage/files.h"
 #include "src/apps/commands.h"
@@ -116,24 +118,30 @@ RunInfo info_of(const Job& job, double wall_s) {
 // Ends the ranks in order, with what rank 0 says.
 [[noreturn]] void throw_stopped() { throw VoteError(ExitCode::kStopped, 0, host_name(), stopped_early()); }
 
-BatchOptions batch_options(const ServeOptions& options, StepRecorder* recorder) {
+// Of the input in this place.
+BatchOptions batch_options(const ServeOptions& options, const ServeFiles& files, std::size_t input) {
+  const bool shows = input == 0;
   std::vector<int> priorities;
   for (const ModelEntry& model : options.job.options.models) priorities.push_back(model.priority);
   return {.replay = options.replay,
-          .live = options.requests == "-",
-          .show_progress = !options.quiet,
-          .status_file = options.status,
+          .live = files.inputs[input].requests == "-",
+          .show_progress = shows && !options.quiet,
+          .status_file = shows ? options.status : "",
+          .progress_file = shows ? options.progress : "",
           .priorities = std::move(priorities),
           .ahead = static_cast<std::size_t>(options.job.options.max_seqs),
-          .recorder = recorder};
+          .recorder = files.recorder.get(),
+          .first_id = SeveralInputs::first_id(input)};
 }
 
 // The configuration as it was chosen, and what else stands in the file of --metrics. `started`: utc_time() then.
 RunInfo info_at_end(const Call& call, const Job& job, const ServeFiles& files, double start_s, std::string started) {
   RunInfo info = info_of(job, now_s() - start_s);
   info.started = std::move(started);
-  info.attempt = files.writer->attempt();
-  info.requests_before = files.writer->history().lines_done();
+  for (const InputFiles& input : files.inputs) {
+    info.attempt = std::max(info.attempt, input.writer->attempt());
+    info.requests_before += input.writer->history().lines_done();
+  }
   info.configuration = all_options(call.command);
   note_choices(job, info.configuration);
   return info;
@@ -157,6 +165,18 @@ void end_record(const Call& call, StepRecorder& recorder, bool all_done, double 
   }
 }
 
+std::unique_ptr<FrontEnd> make_front_end(const ServeOptions& options, const Job& job, const ServeFiles& files,
+                                         Metrics& metrics, double start_s) {
+  std::vector<std::unique_ptr<BatchFrontEnd>> batches;
+  for (std::size_t i = 0; i < files.inputs.size(); ++i) {
+    const InputFiles& input = files.inputs[i];
+    batches.push_back(std::make_unique<BatchFrontEnd>(*input.reader, *input.writer, metrics, job.models().served(),
+                                                      start_s, batch_options(options, files, i)));
+  }
+  if (batches.size() == 1) return std::move(batches.front());
+  return std::make_unique<SeveralInputs>(std::move(batches), files.recorder.get());
+}
+
 // Returns whether every request has its result, and in `start_s` the start of the service.
 bool serve_rank_0(const Call& call, Job& job, ServeFiles& files, double& start_s) {
   const ServeOptions& options = call.options;
@@ -166,15 +186,16 @@ bool serve_rank_0(const Call& call, Job& job, ServeFiles& files, double& start_s
   const std::string started = utc_time();
   if (files.recorder) files.recorder->begin(record_header(job, schedulers.dispatcher(), version_number(), started));
   start_s = now_s();
-  BatchFrontEnd batch(*files.reader, *files.writer, metrics, job.models().served(), start_s,
-                      batch_options(options, files.recorder.get()));
-  const std::unique_ptr<FrontEnd> around = call.hooks.around(batch);
-  FrontEnd& front_end = around ? *around : batch;
+  const std::unique_ptr<FrontEnd> batch = make_front_end(options, job, files, metrics, start_s);
+  const std::unique_ptr<FrontEnd> around = call.hooks.around(*batch);
+  FrontEnd& front_end = around ? *around : *batch;
   const bool all_done = Engine(job, schedulers.dispatcher(), front_end, metrics, start_s, options.drain, call.heartbeat,
                                files.recorder.get())
                             .run();
   const RunInfo info = info_at_end(call, job, files, start_s, started);
-  if (all_done) call.heartbeat.run_beside([&] { std::move(*files.writer).finish(); });
+  for (const InputFiles& input : files.inputs) {
+    if (all_done) call.heartbeat.run_beside([&] { std::move(*input.writer).finish(); });
+  }
   if (!options.metrics.empty()) write_file_atomically(options.metrics, metrics.to_json(info));
   if (!options.quiet) spdlog::info("{}", metrics.summary(info));
   if (files.recorder) end_record(call, *files.recorder, all_done, info.wall_s);
@@ -246,7 +267,7 @@ void serve_watched(const Call& call, Communicator world) {
   agreed(world, [&] {
     if (reports) call.heartbeat.run_beside([&] { open_output(options, world.size(), files); });
   });
-  if (is_complete(world, options, files)) return;
+  if (is_complete(world, files)) return;
   if (reports) log_options(call.command);
   JobOptions job_options = options.job.options;
   job_options.page_bytes = kept_page_bytes(world, job_options, files);
@@ -256,8 +277,8 @@ void serve_watched(const Call& call, Communicator world) {
     if (reports) call.heartbeat.run_beside([&] { open_input(options, job, files); });
   });
   const bool coded = job.plan().page_coding == PageCoding::kCoded;
-  options.dry_run ? dry_run(job, files.reader.get(), options.replay, files.profiles, coded)
-                  : serve_all(call, job, files);
+  RequestReader* const reader = options.dry_run && reports ? files.inputs.front().reader.get() : nullptr;
+  options.dry_run ? dry_run(job, reader, options.replay, files.profiles, coded) : serve_all(call, job, files);
 }
 
 // An end that all ranks agree on is in order and its cause is known: the flight records go. After any other they stay.

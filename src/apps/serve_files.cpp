@@ -41,33 +41,53 @@ Settings settings_of(const ServeOptions& options, const std::vector<CheckpointIn
   return settings;
 }
 
+std::string image_folder(const std::string& requests) {
+  return requests == "-" ? "." : std::filesystem::path(requests).parent_path().string();
+}
+
 }  // namespace
 
 void open_output(const ServeOptions& options, int ranks, ServeFiles& files) {
-  if (options.requests != "-" && access(options.requests.c_str(), R_OK) != 0) {
-    throw Error(ExitCode::kNoInput, fmt::format("cannot read requests from {}", options.requests));
+  for (const std::string& requests : options.requests) {
+    if (requests == "-" || access(requests.c_str(), R_OK) == 0) continue;
+    throw Error(ExitCode::kNoInput, fmt::format("cannot read requests from {}", requests));
   }
   if (!options.profiles.empty()) files.profiles = {options.profiles, read_profiles(options.profiles)};
-  if (options.dry_run) return;
+  if (options.dry_run) {
+    files.inputs.push_back({.requests = options.requests.front(), .output = {}});
+    return;
+  }
   const JobOptions& job = options.job.options;
   const std::vector<JobGroup> groups = job_groups(job, ranks);
   files.indices = read_indices_apart(job.models);
   JournalOptions journal = options.journal;
   journal.upgrade = [&job](Settings before) { return upgraded(job, std::move(before)); };
-  files.output =
-      claim_output(options.output, options.requests, settings_of(options, files.indices, groups), std::move(journal));
+  const Settings settings = settings_of(options, files.indices, groups);
+  for (std::size_t i = 0; i < options.requests.size(); ++i) {
+    InputFiles input{.requests = options.requests[i], .output = options.output[i]};
+    input.found = claim_output(input.output, input.requests, settings, journal);
+    if (input.is_complete()) {
+      spdlog::info("'{}' has a result of every request: nothing to do", input.output);
+    } else {
+      files.inputs.push_back(std::move(input));
+    }
+  }
   check_folder(options.metrics);
   check_folder(options.trace);
   check_folder(options.status);
-  if (!options.record.empty()) check_creatable(options.record, options.requests);
+  check_folder(options.progress);
+  for (const std::string& requests : options.requests) {
+    if (!options.record.empty()) check_creatable(options.record, requests);
+  }
 }
 
 std::size_t kept_page_bytes(const Communicator& world, const JobOptions& job, const ServeFiles& files) {
   if (!job.measure_page_size) return job.page_bytes;
   std::string text;
   agreed(world, [&] {
-    if (!files.output) return;
-    text = std::get<ClaimedOutput>(*files.output).kept(kKeptPageSize);
+    for (const InputFiles& input : files.inputs) {
+      if (input.found && text.empty()) text = std::get<ClaimedOutput>(*input.found).kept(kKeptPageSize);
+    }
     if (!text.empty()) parse_size(text);
   });
   const auto bytes = std::as_bytes(std::span(text));
@@ -76,9 +96,8 @@ std::size_t kept_page_bytes(const Communicator& world, const JobOptions& job, co
   return parse_size(std::string(reinterpret_cast<const char*>(all.data()), all.size()));
 }
 
-bool is_complete(const Communicator& world, const ServeOptions& options, const ServeFiles& files) {
-  const bool complete = files.output && std::holds_alternative<CompleteOutput>(*files.output);
-  if (complete) spdlog::info("'{}' has a result of every request: nothing to do", options.output);
+bool is_complete(const Communicator& world, const ServeFiles& files) {
+  const bool complete = files.inputs.empty();
   return world.broadcast({static_cast<std::byte>(complete)}, 0)[0] != std::byte{0};
 }
 
@@ -91,27 +110,27 @@ void open_input(const ServeOptions& options, const Job& job, ServeFiles& files) 
   }
   const ModelSet& loaded = job.models();
   if (!options.shard.empty()) limits.shard = parse_shard(options.shard);
-  const std::string folder =
-      options.requests == "-" ? "." : std::filesystem::path(options.requests).parent_path().string();
   std::vector<ServedModel> models = loaded.served();
   load_tokenizers(loaded, models);
-  RequestParser parser(std::move(models), limits, folder);
-  if (options.dry_run) {
-    files.reader = std::make_unique<RequestReader>(options.requests, std::move(parser), limits);
-    return;
-  }
-  if (!options.record.empty()) {
+  if (!options.record.empty() && !options.dry_run) {
     files.recorder = std::make_unique<StepRecorder>(
         RecorderOptions{.file = options.record, .limit_bytes = options.record_limit_bytes});
   }
-  ClaimedOutput claimed = std::get<ClaimedOutput>(*std::move(files.output));
-  if (options.job.options.measure_page_size) claimed.keep(kKeptPageSize, fmt::format("{}", loaded.page_bytes()));
-  ResultJournal journal = std::move(claimed).begin();
-  std::shared_ptr<Spool> spool = options.requests == "-" ? journal.open_spool() : nullptr;
-  files.writer = std::make_unique<ResultWriter>(
-      std::move(journal), WriterOptions{.commit_always = options.journal.durability == Durability::kResult});
-  files.reader = std::make_unique<RequestReader>(options.requests, std::move(parser), limits, &files.writer->history(),
-                                                 std::move(spool));
+  for (InputFiles& input : files.inputs) {
+    RequestParser parser(models, limits, image_folder(input.requests));
+    if (options.dry_run) {
+      input.reader = std::make_unique<RequestReader>(input.requests, std::move(parser), limits);
+      continue;
+    }
+    ClaimedOutput claimed = std::get<ClaimedOutput>(*std::exchange(input.found, {}));
+    if (options.job.options.measure_page_size) claimed.keep(kKeptPageSize, fmt::format("{}", loaded.page_bytes()));
+    ResultJournal journal = std::move(claimed).begin();
+    std::shared_ptr<Spool> spool = input.requests == "-" ? journal.open_spool() : nullptr;
+    input.writer = std::make_unique<ResultWriter>(
+        std::move(journal), WriterOptions{.commit_always = options.journal.durability == Durability::kResult});
+    input.reader = std::make_unique<RequestReader>(input.requests, std::move(parser), limits, &input.writer->history(),
+                                                   std::move(spool));
+  }
 }
 
 }  // namespace computron

@@ -3,6 +3,8 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <variant>
 #include <vector>
 
 #include "computron/requests/request_reader.h"
@@ -15,13 +17,21 @@
 
 namespace computron {
 
-// What only rank 0 has: the two ends of the flow of requests.
+// The two ends of a flow of requests.
+struct InputFiles {
+  std::string requests;  // "-": standard input
+  std::string output;
+  std::optional<FoundOutput> found = {};  // until the writer has it
+  std::unique_ptr<ResultWriter> writer = {};
+  std::unique_ptr<RequestReader> reader = {};
+  bool is_complete() const { return found && std::holds_alternative<CompleteOutput>(*found); }
+};
+
+// What only rank 0 has.
 struct ServeFiles {
   std::vector<CheckpointIndex> indices;  // of the models, until the job has them
   std::optional<NamedProfiles> profiles;
-  std::optional<FoundOutput> output;  // until the writer has it
-  std::unique_ptr<ResultWriter> writer;
-  std::unique_ptr<RequestReader> reader;
+  std::vector<InputFiles> inputs;  // but for those whose results are all there; of a dry run one, without an output
   std::unique_ptr<StepRecorder> recorder;  // null: none is wanted
 };
 
@@ -34,8 +44,8 @@ void open_output(const ServeOptions& options, int ranks, ServeFiles& files);
 // otherwise the option's.
 std::size_t kept_page_bytes(const Communicator& world, const JobOptions& job, const ServeFiles& files);
 
-// Collective. Rank 0 tells all whether the output is there already.
-bool is_complete(const Communicator& world, const ServeOptions& options, const ServeFiles& files);
+// Collective. Rank 0 tells all whether the results of all inputs are there already.
+bool is_complete(const Communicator& world, const ServeFiles& files);
 
 // Rank 0, when the models are there: begins to read the requests, and to write results unless the run is a dry one.
 void open_input(const ServeOptions& options, const Job& job, ServeFiles& files);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "computron/base/json_text.h"
 #include "computron/base/size.h"
@@ -34,10 +35,13 @@ void for_each_shown(const CLI::App& command, const Each& each) {
 }
 
 void add_request_options(CLI::App& app, ServeOptions& o) {
-  app.add_option("--requests", o.requests, "Requests, JSONL in the OpenAI batch format; - for stdin");
+  app.add_option("--requests", o.requests,
+                 "Requests, JSONL in the OpenAI batch format; - for stdin. Repeat for more, as a file and stdin")
+      ->allow_extra_args(false);
   app.add_option("--output", o.output,
-                 "Results, JSONL; appears when complete (OUT.partial until then). A job that ended before "
-                 "goes on where it was when the same command is run again");
+                 "Results, JSONL, of the --requests in the same place; appears when complete (OUT.partial until then). "
+                 "A job that ended before goes on where it was when the same command is run again")
+      ->allow_extra_args(false);
   app.add_option("--shard", o.shard,
                  "I/N: serve lines I, I+N, I+2N, ... of the requests (the first is line 0); each shard has an output "
                  "of its own, and `computron merge` puts them together");
@@ -135,14 +139,35 @@ void add_watching_options(CLI::App& app, ServeOptions& o) {
   app.add_option(
       "--status", o.status,
       "Write how the job stands to this file each second: queues, resident models, rates. SIGUSR2 prints it");
+  app.add_option("--progress", o.progress,
+                 "Write {total, done, failed, tokens_per_s, predicted_end, updated} to this JSON file each second");
 }
 
 }  // namespace
 
-void ServeOptions::complete() {
+// No name twice: nobody reads one input for two outputs, nor writes two results into one.
+void ServeOptions::check_inputs() const {
+  const auto check_names = [](const char* option, std::vector<std::string> names) {
+    std::ranges::sort(names);
+    const auto twice = std::ranges::adjacent_find(names);
+    if (twice != names.end()) throw Error(ExitCode::kUsage, fmt::format("{} {} is given twice", option, *twice));
+  };
   if (requests.empty()) throw Error(ExitCode::kUsage, "--requests is required");
+  check_names("--requests", requests);
+  check_names("--output", output);
+  if (dry_run) {
+    if (requests.size() > 1) throw Error(ExitCode::kUsage, "--dry-run takes one --requests");
+    return;
+  }
+  if (output.empty()) throw Error(ExitCode::kUsage, "--output is required");
+  if (output.size() == requests.size()) return;
+  throw Error(ExitCode::kUsage, fmt::format("each --requests has an --output, in the same order ({} and {} are given)",
+                                            requests.size(), output.size()));
+}
+
+void ServeOptions::complete() {
+  check_inputs();
   job.options.load = !dry_run;
-  if (output.empty() && !dry_run) throw Error(ExitCode::kUsage, "--output is required");
   job.complete();
   job.options.on_late = parse_on_late(on_late);
   for (ModelEntry& model : job.options.models) {
@@ -220,7 +245,7 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
                  "--resume-allow-config-change"});
   group_options(app, "Watching",
                 {"--watchdog", "--recorder", "--core", "--metrics", "--trace", "--record", "--record-limit", "--status",
-                 "--quiet"});
+                 "--progress", "--quiet"});
 }
 
 void apply_config(CLI::App& command, const std::string& file) try {

@@ -14,14 +14,15 @@ namespace computron {
 
 struct ServeOptions {
   JobArguments job;
-  std::string requests;
-  std::string output;
+  std::vector<std::string> requests;
+  std::vector<std::string> output;  // [requests]
   std::string metrics;
   std::string trace;
   std::string record;
   std::string record_limit = "1GiB";
   std::size_t record_limit_bytes = 0;
   std::string status;
+  std::string progress;
   std::string config;
   std::string shard;
   bool replay = false;
@@ -45,6 +46,7 @@ struct ServeOptions {
   void complete();
 
  private:
+  void check_inputs() const;
   void choose_chat();
   void read_guide_memory();
 };

@@ -230,7 +230,8 @@ void add_scheduling_options(CLI::App& app, PlacementRunOptions& o) {
   app.add_option("--policy", o.cluster.policy, "fifo, balanced or throughput, as of computron serve")
       ->check(CLI::IsMember({"fifo", "balanced", "throughput"}))
       ->capture_default_str();
-  app.add_option("--max-wait", o.cluster.max_wait_s, "balanced: seconds after which a waiting model goes first")
+  app.add_option("--max-wait", o.cluster.max_wait_s,
+                 "Seconds after which goes first what is passed by; balanced: a waiting model")
       ->check(positive_number())
       ->capture_default_str();
   app.add_option("--max-seqs", o.cluster.max_seqs, "Sequences of a model at a time")

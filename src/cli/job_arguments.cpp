@@ -89,7 +89,8 @@ void add_job_options(CLI::App& app, JobArguments& a) {
       ->check(positive_number());
   app.add_option("--policy", a.policy, "Which model runs next: fifo, balanced or throughput")
       ->check(CLI::IsMember({"fifo", "balanced", "throughput"}));
-  app.add_option("--max-wait", o.max_wait_s, "balanced: seconds after which a waiting model goes first")
+  app.add_option("--max-wait", o.max_wait_s,
+                 "Seconds after which goes first what is passed by; balanced: a waiting model")
       ->check(positive_number());
   app.add_option("--host-pages", a.host_pages,
                  "Ranks of a node that need the same pages hold them once (shared) or each for itself (private)")

@@ -40,7 +40,7 @@ std::vector<std::vector<std::size_t>> partners_of(const std::vector<std::vector<
 Dispatcher::Dispatcher(std::vector<DispatchGroup> groups, std::size_t models)
     : states_(groups.size()),
       hosts_(models),
-      plans_ahead_(groups.front().scheduler->waits_for_input()),
+      plans_ahead_(groups.front().scheduler->plans_ahead()),
       rejection_(groups.front().scheduler->options().on_late == OnLate::kReject),
       holds_(groups.size() > 1 || rejection_.wanted()),
       held_(models),
@@ -60,6 +60,7 @@ Dispatcher::Dispatcher(Scheduler& scheduler)
 
 void Dispatcher::submit(Request request) {
   const bool held = holds_ && (collects() || request.arrival_s > now_s_);
+  if (request.priority < 0) interactive_s_ = std::min(interactive_s_, request.arrival_s);
   if (held) return held_.push(std::move(request));
   const std::size_t group = choose(request);
   give(group, std::move(request));
@@ -68,7 +69,7 @@ void Dispatcher::submit(Request request) {
 // Gives what has arrived to the groups, whole lines, and no more than fits between two polls.
 void Dispatcher::release(double now_s) {
   if (collects()) {
-    if (!input_ended_ && !is_full()) return;
+    if (waits_for_input(now_s)) return;
     plan();
   }
   int lines = 0;
@@ -138,7 +139,7 @@ void Dispatcher::give(std::size_t group, Request request, bool accepted) {
 // A group of which no request waits takes some from a partner that has too many. What a request takes is known of the
 // mean only, so that each of two groups might gain by taking it from the other for ever: not at one and the same time.
 void Dispatcher::steal(std::size_t thief) {
-  if (states_[thief].waiting > 0 || waiting_ == 0 || collects()) return;
+  if (states_[thief].held.waiting > 0 || waiting_ == 0 || collects()) return;
   std::vector<std::size_t> victims = states_[thief].partners;
   std::erase_if(victims, [this](std::size_t group) { return states_[group].stole_s == now_s_; });
   const std::optional<Theft> theft = worth_stealing(serving_, thief, victims);
@@ -155,10 +156,10 @@ void Dispatcher::steal(std::size_t thief) {
 // More requests wait for the group than did when it was last tried: a partner of which none does is asked, in turn.
 void Dispatcher::offer(std::size_t number) {
   State& state = states_[number];
-  if (state.waiting <= 2 * state.offered) return;
-  state.offered = state.waiting;
+  if (state.held.waiting <= 2 * state.offered) return;
+  state.offered = state.held.waiting;
   const auto idle = std::find_if(state.partners.begin(), state.partners.end(),
-                                 [this](std::size_t partner) { return states_[partner].waiting == 0; });
+                                 [this](std::size_t partner) { return states_[partner].held.waiting == 0; });
   if (idle == state.partners.end()) return;
   turns_.wake(*idle);
   std::rotate(state.partners.begin(), idle + 1, state.partners.end());
@@ -192,16 +193,16 @@ void Dispatcher::pass_on_input_end() {
 bool Dispatcher::is_full() const {
   if (!holds_) return scheduler(0).is_full();
   const SchedulerOptions& options = scheduler(0).options();
-  return waiting() >= options.max_waiting || waiting_bytes() >= options.max_waiting_bytes;
+  return waiting() + set_aside_ >= options.max_waiting || waiting_bytes() >= options.max_waiting_bytes;
 }
 
 std::size_t Dispatcher::waiting() const { return held_.size() + waiting_; }
 
 std::size_t Dispatcher::waiting_bytes() const { return held_.bytes() + waiting_bytes_; }
 
-bool Dispatcher::waits_for_input() const {
-  if (!holds_) return scheduler(0).waits_for_input();
-  return collects() && !input_ended_ && !is_full();
+bool Dispatcher::waits_for_input(double now_s) const {
+  if (!holds_) return scheduler(0).waits_for_input(now_s);
+  return collects() && !input_ended_ && !is_full() && now_s < interactive_s_;
 }
 
 bool Dispatcher::has_work(double now_s) const {
@@ -233,8 +234,8 @@ std::optional<std::size_t> Dispatcher::due(double now_s) {
 }
 
 double Dispatcher::due_s() const {
-  const bool counts = !held_.empty() && !collects();
-  return std::min(turns_.wakes_s(), counts ? held_.next_arrival_s() : kNever);
+  const double held_s = collects() ? interactive_s_ : held_.empty() ? kNever : held_.next_arrival_s();
+  return std::min(turns_.wakes_s(), held_s);
 }
 
 Decision Dispatcher::next(std::size_t group, double now_s) {
@@ -267,10 +268,11 @@ void Dispatcher::refresh(std::size_t group) {
     completions_.push_back(std::move(completion));
   }
   State& state = states_[group];
-  const std::size_t waiting = scheduler(group).waiting(), bytes = scheduler(group).waiting_bytes();
-  waiting_ += waiting - std::exchange(state.waiting, waiting);
-  waiting_bytes_ += bytes - std::exchange(state.waiting_bytes, bytes);
-  state.offered = std::min(state.offered, waiting);
+  const Scheduler::Held held = scheduler(group).held();
+  waiting_ += held.waiting - std::exchange(state.held.waiting, held.waiting);
+  waiting_bytes_ += held.waiting_bytes - std::exchange(state.held.waiting_bytes, held.waiting_bytes);
+  set_aside_ += held.set_aside - std::exchange(state.held.set_aside, held.set_aside);
+  state.offered = std::min(state.offered, held.waiting);
 }
 
 void Dispatcher::wake(std::size_t group) {

@@ -198,6 +198,9 @@ void put(ByteWriter& out, const RecordedRequest& r) {
   out.put(r.arrival_s);
   out.put(r.deadline_s);
   out.put_list(r.prefix);
+  if ((r.flags & RecordedRequest::kClass) == 0) return;
+  out.put(r.priority);
+  out.put(r.tenant);
 }
 
 void get(ByteReader& in, RecordedRequest& r) {
@@ -213,6 +216,10 @@ void get(ByteReader& in, RecordedRequest& r) {
   r.arrival_s = in.get<double>();
   r.deadline_s = in.get<double>();
   r.prefix = in.get_list<std::uint32_t>();
+  if ((r.flags & RecordedRequest::kClass) != 0) {
+    r.priority = in.get<std::int32_t>();
+    r.tenant = in.get<std::uint64_t>();
+  }
   ensure(r.task <= Task::kClassify && r.prompt_tokens > 0 && r.prompt_tokens < (1U << 28), "request out of range");
 }
 
@@ -388,7 +395,8 @@ RecordedRequest recorded(const Request& request, double now_s, bool deferred, bo
   r.flags = flag(deferred, RecordedRequest::kDeferred) | flag(request.echo, RecordedRequest::kEcho) |
             flag(request.logprobs >= 0, RecordedRequest::kLogprobs) |
             flag(request.sampling.penalises(), RecordedRequest::kPenalises) |
-            flag(request.long_factors, RecordedRequest::kLongFactors);
+            flag(request.long_factors, RecordedRequest::kLongFactors) |
+            flag(request.priority != 0 || request.tenant != 0, RecordedRequest::kClass);
   r.id = request.id;
   r.part = request.part;
   r.model = request.model;
@@ -398,6 +406,8 @@ RecordedRequest recorded(const Request& request, double now_s, bool deferred, bo
   r.values = request.values;
   r.arrival_s = request.arrival_s;
   r.deadline_s = request.deadline_s;
+  r.priority = request.priority;
+  r.tenant = request.tenant == 0 ? 0 : hash_tuple(request.tenant, salt);
   if (!with_prefix) return r;
   const std::span<const TokenId> prompt = request.prompt;
   for (std::size_t at = 0; at + RecordedRequest::kPrefixTokens <= prompt.size(); at += RecordedRequest::kPrefixTokens) {

@@ -22,7 +22,7 @@ std::optional<double> late_s(const Request& request, const ServingGroup& group, 
   const Scheduler& scheduler = group.scheduler();
   const ModelId model = *group.local(request.model);
   const bool might_be_in_time = request.deadline_s > 0 && request.due_s() > now_s;
-  if (might_be_in_time && (scheduler.open_requests() == 0 || is_first_of_its_model(scheduler, model))) {
+  if (might_be_in_time && (scheduler.open().count() == 0 || is_first_of_its_model(scheduler, model))) {
     return std::nullopt;
   }
   const double end_s = now_s + scheduler.quote_s(model, request, now_s);

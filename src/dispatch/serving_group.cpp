@@ -40,7 +40,7 @@ double ServingGroup::swap_s(ModelId local) const {
 ServingGroup::Cost ServingGroup::cost_of(const Request& request, double now_s) const {
   const ModelId model = *local(request.model);
   const double swap_s = this->swap_s(model);
-  const std::size_t open = scheduler_->open_requests();
+  const std::size_t open = scheduler_->open().count_before(OpenRequests::work_of(request).rank);
   return {.seconds = scheduler_->quote_s(model, request, now_s) + swap_s * static_cast<double>(open),
           .resident = swap_s == 0,
           .open = open};

@@ -14,7 +14,7 @@ struct Rates {
 };
 
 Rates rates(const ServingGroup& victim, ModelId model, const ServingGroup& thief, ModelId thiefs) {
-  const double victim_s = victim.work_s() / static_cast<double>(victim.scheduler().open_requests());
+  const double victim_s = victim.work_s() / static_cast<double>(victim.scheduler().open().count());
   const double slower = thief.scheduler().costs().pass_s(thiefs, 1) / victim.scheduler().costs().pass_s(model, 1);
   return {victim_s, slower * victim_s};
 }

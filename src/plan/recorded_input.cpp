@@ -41,6 +41,8 @@ Request request_of(const RecordedRequest& recorded, const RecordedCompletion& en
   request.long_factors = has(RecordedRequest::kLongFactors);
   request.arrival_s = recorded.arrival_s;
   request.deadline_s = recorded.deadline_s;
+  request.priority = recorded.priority;
+  request.tenant = recorded.tenant;
   const bool stopped = !end.failed && end.generated_tokens > 0 && end.generated_tokens < recorded.max_tokens;
   if (stopped) request.watch = std::make_shared<EndsAfter>(end.generated_tokens);
   return request;

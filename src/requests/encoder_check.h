@@ -11,7 +11,7 @@ namespace computron {
 
 // Of all requests to encoders and embedders; of those for embeddings and classes besides.
 inline constexpr std::string_view kPooledFields[] = {
-    "activation", "model", "stream", "truncate_prompt_tokens", "truncation_side", "use_activation", "user"};
+    "activation", "model", "stream", "truncate_prompt_tokens", "truncation_side", "use_activation"};
 inline constexpr std::string_view kEncoderFields[] = {"dimensions", "encoding_format", "image",         "input",
                                                       "input_type", "prompt_name",     "token_type_ids"};
 inline constexpr std::string_view kImageFields[] = {"data", "shape"};

@@ -10,6 +10,7 @@
 #include "computron/base/json_text.h"
 #include "src/requests/encoder_check.h"
 #include "src/requests/guide_check.h"
+#include "src/requests/request_class.h"
 #include "src/requests/request_fields.h"
 #include "src/requests/sampling_check.h"
 #include "src/requests/score_check.h"
@@ -37,8 +38,8 @@ constexpr std::pair<std::string_view, Endpoint> kUrls[] = {{"/v1/completions", E
 
 constexpr std::string_view kTopFields[] = {"arrival", "body", "custom_id", "deadline", "method", "url"};
 constexpr std::string_view kBodyFields[] = {
-    "echo", "ignore_eos",     "logprobs", "max_tokens", "model", "n", "prompt", "prompt_logprobs", "return_token_ids",
-    "stop", "stop_token_ids", "stream",   "user"};
+    "echo",   "ignore_eos",      "logprobs",         "max_tokens", "model",          "n",
+    "prompt", "prompt_logprobs", "return_token_ids", "stop",       "stop_token_ids", "stream"};
 constexpr std::string_view kChatFields[] = {"add_generation_prompt",
                                             "chat_template_kwargs",
                                             "continue_final_message",
@@ -58,8 +59,7 @@ constexpr std::string_view kChatFields[] = {"add_generation_prompt",
                                             "stop_token_ids",
                                             "stream",
                                             "tool_choice",
-                                            "top_logprobs",
-                                            "user"};
+                                            "top_logprobs"};
 constexpr std::int64_t kMaxCompletions = 128;
 
 // Fields that change what comes back and are not served: only the value that changes nothing is accepted.
@@ -175,7 +175,6 @@ std::string_view name_of(Neutral neutral) {
 }
 
 void check_unserved(const JsonFields& fields) {
-  if (field(fields, "user").kind != Kind::kNull) required_string(fields, "body.", "user");
   for (const auto& [name, neutral] : kUnservedFields) {
     const JsonValue& value = field(fields, name);
     if (is_neutral(value, neutral)) continue;
@@ -384,6 +383,7 @@ CheckedRequest check_request(const RequestDraft& draft, const std::vector<Served
   check_task(endpoint, models[id]);
   const double arrival_s = seconds(draft, "arrival", /*absent=*/0);
   const double deadline_s = seconds(draft, "deadline", /*absent=*/models[id].deadline_s);
+  const RequestClass of_class = class_of(draft.body);
   CheckedRequest checked;
   if (endpoint == Endpoint::kCompletions) {
     const bool chat = field(draft.top, "url").text == kChatUrl;
@@ -397,6 +397,8 @@ CheckedRequest check_request(const RequestDraft& draft, const std::vector<Served
     request.model = id;
     request.arrival_s = arrival_s;
     request.deadline_s = deadline_s;
+    request.priority = of_class.priority;
+    request.tenant = of_class.tenant;
     const int generated = request.encodes() ? 0 : request.max_tokens;
     request.long_factors =
         models[id].config.takes_long_factors(request.prompt.size() + static_cast<std::size_t>(generated));
@@ -416,6 +418,7 @@ std::vector<std::string> unknown_fields(const RequestDraft& draft) {
         : endpoint == Endpoint::kRanking ? std::span<const std::string_view>(kRankingFields)
                                          : std::span<const std::string_view>(kEncoderFields);
     known.insert(known.end(), more.begin(), more.end());
+    known.insert(known.end(), std::begin(kClassFields), std::end(kClassFields));
     add_unknown(draft.body, "body.", known, names);
     add_unknown(draft.image, "body.image.", kImageFields, names);
     return names;
@@ -424,6 +427,7 @@ std::vector<std::string> unknown_fields(const RequestDraft& draft) {
   if (url == kChatUrl) known.assign(std::begin(kChatFields), std::end(kChatFields));
   known.insert(known.end(), std::begin(kSamplingFields), std::end(kSamplingFields));
   known.insert(known.end(), std::begin(kGuideFields), std::end(kGuideFields));
+  known.insert(known.end(), std::begin(kClassFields), std::end(kClassFields));
   for (const auto& [name, neutral] : kUnservedFields) known.push_back(name);
   add_unknown(draft.body, "body.", known, names);
   return names;

@@ -12,28 +12,17 @@ AdmittedSequences::State state_to_run(const Sequence& sequence) {
   return sequence.pending_tokens() == 1 ? AdmittedSequences::State::kDecoding : AdmittedSequences::State::kPrefill;
 }
 
-SequenceTotals totals_of(const Sequence& sequence, bool preempted) {
-  SequenceTotals totals;
-  if (sequence.finished()) return totals;
-  const bool ends = sequence.ends_in_flight();
-  if (!preempted) {
-    totals.unfinished = ends ? 0 : 1;
-    totals.decoding = sequence.pending_tokens() <= 1 ? 1 : 0;
-    totals.catching_up = sequence.catching_up() ? 1 : 0;
-  }
-  if (ends) return totals;
-  totals.backlog = {.prompt_tokens = static_cast<std::size_t>(sequence.pending_tokens()),
-                    .generated_tokens = static_cast<std::size_t>(std::max(sequence.tokens_to_come(), 1)),
-                    .arrivals_s = sequence.request().arrival_s};
-  return totals;
-}
-
 }  // namespace
 
 // Equal requests are told apart by where they are.
 bool AdmittedSequences::Older::operator()(const Handle& a, const Handle& b) const {
   const Request &x = a->sequence().request(), &y = b->sequence().request();
   return arrives_earlier(x, y) || (!arrives_earlier(y, x) && std::less<>{}(&*a, &*b));
+}
+
+bool AdmittedSequences::GoesBefore::operator()(const Handle& a, const Handle& b) const {
+  const std::int32_t of_a = a->sequence().request().urgency(), of_b = b->sequence().request().urgency();
+  return of_a != of_b ? of_a < of_b : Older{}(a, b);
 }
 
 // --- Coming and going -------------------------------------------------------------------------------------------
@@ -46,6 +35,7 @@ void AdmittedSequences::admit(Sequence&& sequence) {
 
 void AdmittedSequences::admit_preempted(SequenceId id) {
   const Handle member = list_of(State::kPreempted).begin();
+  preempted_.erase(member);
   member->sequence_.restart(id);
   run(member);
 }
@@ -80,9 +70,21 @@ void AdmittedSequences::next_chunk(Handle member, int max_tokens, std::vector<Se
   });
 }
 
+void AdmittedSequences::age_oldest() {
+  const Member* const first = oldest();
+  std::list<Member>& of_state = list_of(first->state_);
+  const Handle member = std::ranges::find_if(of_state, [first](const Member& other) { return &other == first; });
+  change(member, [&](Sequence& sequence) {
+    sequence.set_aged(true);
+    move(member, member->state_);
+  });
+}
+
 std::optional<Completion> AdmittedSequences::take_results(Handle member, PassResults& results, double now_s) {
   change(member, [&](Sequence& sequence) {
+    const int to_come = sequence.tokens_to_come();
     sequence.take_results(results, now_s);
+    if (sequence.tokens_to_come() < to_come) sequence.set_aged(false);
     if (!sequence.finished()) move(member, state_to_run(sequence));
   });
   Sequence& sequence = member->sequence_;
@@ -99,6 +101,7 @@ void AdmittedSequences::preempt(Handle member) {
   change(member, [&](Sequence& sequence) {
     sequence.preempt(cache_);
     running_.erase(member);
+    preempted_.insert(member);
     member->shared_blocks_ = 0;
     move(member, State::kPreempted);
   });
@@ -129,14 +132,43 @@ std::vector<AdmittedSequences::Handle> AdmittedSequences::in_state(State state) 
   return members;
 }
 
-// To the list's end, but prefill and preempted ones by age: almost always the youngest.
+const AdmittedSequences::Member* AdmittedSequences::oldest() const {
+  const bool runs = !running_.empty() && (preempted_.empty() || Older{}(*running_.begin(), *preempted_.begin()));
+  const std::set<Handle, Older>& first = runs ? running_ : preempted_;
+  return first.empty() ? nullptr : &**first.begin();
+}
+
+const AdmittedSequences::Member* AdmittedSequences::oldest(std::int32_t urgency) const {
+  const auto is_urgent = [urgency](const Member& member) { return member.sequence().request().urgency() == urgency; };
+  const auto runs = std::ranges::find_if(running_, [&](const Handle& member) { return is_urgent(*member); });
+  const Member* first = runs == running_.end() ? nullptr : &**runs;
+  // Of the preempted ones it would be in front.
+  if (lists_.back().empty() || !is_urgent(lists_.back().front())) return first;
+  const Member& preempted = lists_.back().front();
+  const bool is_older =
+      first == nullptr || arrives_earlier(preempted.sequence().request(), first->sequence().request());
+  return is_older ? &preempted : first;
+}
+
+std::optional<AdmittedSequences::Handle> AdmittedSequences::last_behind(std::int32_t urgency) {
+  std::optional<Handle> last;
+  for (const Handle& member : running_) {
+    const bool may = member->state() != State::kInFlight && urgency < member->sequence().request().urgency();
+    if (may && (!last || GoesBefore{}(*last, member))) last = member;
+  }
+  return last;
+}
+
+// To the list's end, but prefill and preempted ones in the order of GoesBefore: almost always the last or the first.
 void AdmittedSequences::move(Handle member, State state) {
   std::list<Member>&from = list_of(member->state_), &to = list_of(state);
   auto place = to.end();
   const bool by_age = state == State::kPrefill || state == State::kPreempted;
+  const auto first = by_age && !to.empty() && to.begin() != member ? to.begin() : to.end();
+  if (first != to.end() && GoesBefore{}(member, first)) place = first;
   while (by_age && place != to.begin()) {
     const auto before = std::prev(place);
-    if (before != member && !Older{}(member, before)) break;
+    if (before != member && !GoesBefore{}(member, before)) break;
     place = before;
   }
   to.splice(place, from, member);
@@ -149,34 +181,25 @@ void AdmittedSequences::move(Handle member, State state) {
 template <class Edit>
 void AdmittedSequences::change(Handle member, Edit&& edit) {
   edit(member->sequence_);
-  count_anew(*member);
+  sums_.count(member->counted_, member->sequence_, member->state_ == State::kPreempted, member->shared_blocks_,
+              cache_.block_tokens());
 }
 
-void AdmittedSequences::count_anew(Member& member) {
-  const SequenceTotals now = totals_of(member.sequence_, member.state_ == State::kPreempted);
-  totals_ -= std::exchange(member.totals_, now);
-  totals_ += now;
-  count_need_anew(member);
+int running_as_urgent(const AdmittedSequences& sequences, std::int32_t urgency) {
+  if (sequences.sums().all_as_urgent(urgency)) return sequences.running();
+  return static_cast<int>(std::ranges::count_if(sequences.running_by_age(), [urgency](const auto& member) {
+    return member->sequence().request().urgency() <= urgency;
+  }));
 }
 
-void AdmittedSequences::count_need_anew(Member& member) {
-  using In = decltype(member.need_in_);
-  const In in = member.sequence_.finished()          ? In::kNone
-                : member.state_ == State::kPreempted ? In::kPreempted
-                                                     : In::kForecast;
-  CacheNeed need;
-  if (in != In::kNone) {
-    const auto tokens = static_cast<int>(member.sequence_.tokens().size());
-    need = cache_need(member.sequence_.request(), tokens, cache_.block_tokens());
-    need.blocks -= member.shared_blocks_;  // they are counted with those that use them, too
+CacheForecast forecast_as_urgent(const AdmittedSequences& sequences, std::int32_t urgency) {
+  if (sequences.sums().all_as_urgent(urgency)) return sequences.sums().forecast();
+  CacheForecast forecast;
+  for (const auto& member : sequences.running_by_age()) {
+    const bool counts = member->counted().need_in == SequenceSums::Counted::NeedIn::kForecast;
+    if (counts && member->sequence().request().urgency() <= urgency) forecast.add(member->counted().need);
   }
-  if (in == member.need_in_ && need == member.need_) return;
-  if (member.need_in_ == In::kForecast) forecast_.remove(member.need_);
-  if (member.need_in_ == In::kPreempted) preempted_need_ -= member.need_;
-  if (in == In::kForecast) forecast_.add(need);
-  if (in == In::kPreempted) preempted_need_ += need;
-  member.need_in_ = in;
-  member.need_ = need;
+  return forecast;
 }
 
 int AdmittedSequences::computed_tokens() const {

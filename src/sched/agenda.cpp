@@ -19,8 +19,12 @@ void Agenda::decide(std::span<const ModelId> with_work, const ActiveModel& activ
   now_s_ = now_s;
   expects_more_ = expects_more;
   keyed_.clear();
-  for (const ModelId model : with_work) keyed_.push_back({policy_->run_key(views_[model], active, now_s), model});
-  std::ranges::sort(keyed_, [](const Keyed& a, const Keyed& b) { return a.key < b.key; });
+  for (const ModelId model : with_work) {
+    keyed_.push_back({views_[model].urgency, policy_->run_key(views_[model], active, now_s), model});
+  }
+  std::ranges::sort(keyed_, [](const Keyed& a, const Keyed& b) {
+    return a.urgency != b.urgency ? a.urgency < b.urgency : a.key < b.key;
+  });
   run_order_.clear();
   for (const Keyed& keyed : keyed_) run_order_.push_back(keyed.model);
   for (EvictionOrder& order : eviction_orders_) order.reset();

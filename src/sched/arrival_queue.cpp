@@ -52,7 +52,10 @@ std::vector<Request> ArrivalQueue::take_youngest(ModelId model, std::size_t n) {
   if (n == 0 || of_model_[model] == 0) return {};
   WaitingQueue all = take_all(model);
   std::vector<Request> taken = all.take_youngest(n);
-  while (!all.empty()) push(all.pop());
+  std::vector<Request> left;
+  while (!all.empty()) left.push_back(all.pop());
+  std::ranges::sort(left, arrives_earlier);
+  for (Request& request : left) push(std::move(request));
   return taken;
 }
 

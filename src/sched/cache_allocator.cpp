@@ -75,7 +75,7 @@ int CacheAllocator::blocks_beside_others(ModelId model) const {
   for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
     const StagePool& pool = state_.pools[stage];
     const KvGeometry& geometry = cache(model, stage);
-    const int room = this->room(model, stage), others = caches_beside(model, stage, /*only_wanted=*/true);
+    const int room = this->room(model, stage), others = caches_that_stay(model, stage);
     const int used = geometry.frames_for(state_.work[model].cache().end_of_used());
     const bool too_large = pool.pages(model) + used > room;
     const int most = too_large ? (room - others - pool.fewest_frames(model)) / 2 : room - others - pool.pages(model);
@@ -133,13 +133,23 @@ int CacheAllocator::frames_in_use(ModelId model, std::size_t stage) const {
   return std::min(held, state_.pools[stage].cache_frames(model));
 }
 
-// Frames in use of the caches of other models with running sequences; `only_wanted`: not of those whose sequences are
-// all certain to end with what is in flight.
-int CacheAllocator::caches_beside(ModelId model, std::size_t stage, bool only_wanted) const {
+// Frames in use of the caches of other models with running sequences.
+int CacheAllocator::caches_beside(ModelId model, std::size_t stage) const {
   int frames = 0;
   for (const ModelId other : state_.work.with_running()) {
-    const bool wanted = state_.work[other].sequences().totals().unfinished > 0;
-    if (other != model && (wanted || !only_wanted)) frames += frames_in_use(other, stage);
+    if (other != model) frames += frames_in_use(other, stage);
+  }
+  return frames;
+}
+
+// But for those of which all sequences are certain to end with what is in flight, and those that are less urgent.
+int CacheAllocator::caches_that_stay(ModelId model, std::size_t stage) const {
+  int frames = 0;
+  for (const ModelId other : state_.work.with_running()) {
+    const ModelWork& work = state_.work[other];
+    const bool wanted = work.sequences().sums().totals().unfinished > 0;
+    if (other != model && wanted && work.urgency() <= state_.work[model].urgency())
+      frames += frames_in_use(other, stage);
   }
   return frames;
 }
@@ -150,7 +160,7 @@ int CacheAllocator::frames_short(ModelId model, int blocks, std::size_t stage) c
   const int all = pool.pages(model);
   const int weights = exceeds_pool(model, blocks) ? std::min(2 * pool.fewest_frames(model), all) : all;
   const int frames = cache(model, stage).frames_for(blocks), room = this->room(model, stage);
-  return std::min(weights, room - frames) + frames - (room - caches_beside(model, stage, /*only_wanted=*/false));
+  return std::min(weights, room - frames) + frames - (room - caches_beside(model, stage));
 }
 
 // --- Allocating -------------------------------------------------------------------------------------------------

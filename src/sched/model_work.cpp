@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace computron {
 
@@ -9,19 +10,49 @@ using State = AdmittedSequences::State;
 
 Backlog ModelWork::backlog() const {
   Backlog backlog = waiting_.backlog();
-  backlog += sequences_.totals().backlog;
+  backlog += sequences_.sums().totals().backlog;
   return backlog;
 }
 
 const Request& ModelWork::oldest() const {
-  const Request* oldest = waiting_.empty() ? nullptr : &waiting_.front();
-  const auto consider = [&oldest](const Request& request) {
-    if (oldest == nullptr || arrives_earlier(request, *oldest)) oldest = &request;
-  };
-  if (next_is_preempted()) consider(sequences_.first_preempted().sequence().request());
-  const auto& by_age = sequences_.running_by_age();
-  if (!by_age.empty()) consider((*by_age.begin())->sequence().request());
-  return *oldest;
+  const auto* const admitted = sequences_.oldest();
+  const bool waits =
+      admitted == nullptr || (!waiting_.empty() && arrives_earlier(waiting_.oldest(), admitted->sequence().request()));
+  return waits ? waiting_.oldest() : admitted->sequence().request();
+}
+
+const Request& ModelWork::oldest_urgent() const {
+  const std::int32_t urgency = this->urgency();
+  const auto* const admitted = sequences_.oldest(urgency);
+  if (waiting_.empty() || waiting_.front().urgency() != urgency) return admitted->sequence().request();
+  const Request& waits = waiting_.oldest_urgent();
+  const bool is_older = admitted == nullptr || arrives_earlier(waits, admitted->sequence().request());
+  return is_older ? waits : admitted->sequence().request();
+}
+
+std::int32_t ModelWork::urgency() const {
+  std::int32_t least = std::numeric_limits<std::int32_t>::max();
+  if (!waiting_.empty()) least = waiting_.front().urgency();
+  const auto& urgencies = sequences_.sums().urgencies();
+  return urgencies.empty() ? least : std::min(least, urgencies.begin()->first);
+}
+
+void ModelWork::age_oldest() {
+  const auto* const admitted = sequences_.oldest();
+  if (admitted != nullptr && &admitted->sequence().request() == &oldest()) {
+    sequences_.age_oldest();
+  } else {
+    waiting_.age_oldest();
+  }
+}
+
+bool ModelWork::next_is_preempted() const {
+  if (sequences_.count(State::kPreempted) == 0) return false;
+  return waiting_.empty() || waiting_.front().urgency() >= sequences_.first_preempted().sequence().request().urgency();
+}
+
+const Request& ModelWork::next_to_admit() const {
+  return next_is_preempted() ? sequences_.first_preempted().sequence().request() : waiting_.front();
 }
 
 std::size_t ModelWork::to_admit() const { return waiting_.size() + sequences_.count(State::kPreempted); }
@@ -33,10 +64,10 @@ int ModelWork::blocks_expected(int sequences) const {
   const auto to_admit = static_cast<int>(this->to_admit());
   const int more = std::clamp(sequences - sequences_.running(), 0, to_admit);
   CacheNeed to_come = waiting_.total_cache_need();
-  to_come += sequences_.preempted_need();
+  to_come += sequences_.sums().preempted_need();
   const int all = to_come.blocks + expected_growth(to_come.growth, ratio);
   const int coming = more == 0 ? 0 : static_cast<int>(std::ceil(static_cast<double>(all) * more / to_admit));
-  const CacheNeed& running = sequences_.forecast().sum();
+  const CacheNeed& running = sequences_.sums().forecast().sum();
   return running.blocks + expected_growth(running.growth, ratio) + coming;
 }
 
@@ -58,7 +89,7 @@ int ModelWork::peak_with_next() const {
     need = waiting_.cache_need_of_front();
     if (next.may_reuse_prefix()) need.blocks -= cache().prefix_hit_blocks(next.prompt, next.prefix_root());
   }
-  return sequences_.forecast().peak(need, sequences_.growth_ratio());
+  return forecast_as_urgent(sequences_, next_to_admit().urgency()).peak(need, sequences_.growth_ratio());
 }
 
 void ModelWork::admit_next(SequenceId id) {
@@ -67,6 +98,14 @@ void ModelWork::admit_next(SequenceId id) {
   } else {
     sequences_.admit(Sequence(waiting_.pop(), id, eos_tokens_));
   }
+}
+
+bool ModelWork::preempt_for_next(std::vector<SequenceId>& released) {
+  const auto last = sequences_.last_behind(next_to_admit().urgency());
+  if (!last) return false;
+  if ((*last)->sequence().begun()) released.push_back((*last)->sequence().id());
+  sequences_.preempt(*last);
+  return true;
 }
 
 std::vector<ModelWork::Handle> ModelWork::begin_pass(const PassPlan& pass, StepId step, double now_s,
@@ -97,7 +136,13 @@ std::vector<ModelWork::Handle> ModelWork::begin_pass(const PassPlan& pass, StepI
 }
 
 std::optional<Completion> ModelWork::take_results(Handle member, PassResults& results, double now_s) {
-  return sequences_.take_results(member, results, now_s);
+  const std::int32_t priority = member->sequence().request().priority;
+  const std::uint64_t tenant = member->sequence().request().tenant;
+  const int to_come = member->sequence().tokens_to_come();
+  std::optional<Completion> completion = sequences_.take_results(member, results, now_s);
+  const int left = completion ? std::max(to_come - 1, 0) : member->sequence().tokens_to_come();
+  waiting_.charge_generated(priority, tenant, to_come - left);
+  return completion;
 }
 
 std::vector<SequenceId> ModelWork::restart_running(SequenceId& last) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 namespace computron {
@@ -13,30 +14,58 @@ std::int64_t whole_ps(double seconds) { return std::llround(1e12 * seconds); }
 
 OpenRequests::Work OpenRequests::work_of(const Request& request) {
   const int generated = request.encodes() ? 1 : std::max(request.max_tokens, 1);
-  return {request.prompt.size(), static_cast<std::size_t>(generated)};
+  const std::size_t rank = request.priority < 0 ? 0 : request.priority == 0 ? 1 : 2;
+  return {request.prompt.size(), static_cast<std::size_t>(generated), rank};
+}
+
+bool OpenRequests::has_any(const Model& model, std::size_t rank) {
+  return std::any_of(model.begin(), model.begin() + static_cast<std::ptrdiff_t>(rank) + 1,
+                     [](const Of& of) { return of.requests > 0; });
 }
 
 void OpenRequests::add(ModelId model, const Work& work) {
-  Of& of = models_[model];
-  if (of.requests++ == 0) open_models_.insert(model);
+  Of& of = models_[model][work.rank];
+  if (!has_any(models_[model], kRanks - 1)) open_models_.insert(model);
+  ++of.requests;
   of.tokens.prompt_tokens += work.prompt_tokens;
   of.tokens.generated_tokens += work.generated_tokens;
-  ++count_;
+  ++counts_[work.rank];
 }
 
 void OpenRequests::remove(ModelId model, const Work& work) {
-  Of& of = models_[model];
-  if (--of.requests == 0) open_models_.erase(model);
+  Of& of = models_[model][work.rank];
+  --of.requests;
+  if (!has_any(models_[model], kRanks - 1)) open_models_.erase(model);
   of.tokens.prompt_tokens -= work.prompt_tokens;
   of.tokens.generated_tokens -= work.generated_tokens;
-  --count_;
+  --counts_[work.rank];
 }
 
 void OpenRequests::count_anew(ModelId model, const CostModel& costs, double growth_ratio) {
-  Of& of = models_[model];
-  work_ps_ -= of.work_ps;
-  of.work_ps = of.requests == 0 ? 0 : whole_ps(prompts_s(model, of, costs) + decodes_s(model, of, costs, growth_ratio));
-  work_ps_ += of.work_ps;
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    Of& of = models_[model][rank];
+    const bool any = of.requests > 0;
+    const std::int64_t now =
+        any ? whole_ps(prompts_s(model, of, costs) + decodes_s(model, of, costs, growth_ratio)) : 0;
+    work_ps_[rank] += now - std::exchange(of.work_ps, now);
+  }
+}
+
+std::size_t OpenRequests::count_before(std::size_t rank) const {
+  return std::accumulate(counts_.begin(), counts_.begin() + static_cast<std::ptrdiff_t>(rank) + 1, std::size_t{0});
+}
+
+double OpenRequests::work_before_s(std::size_t rank) const {
+  const auto end = work_ps_.begin() + static_cast<std::ptrdiff_t>(rank) + 1;
+  return 1e-12 * static_cast<double>(std::accumulate(work_ps_.begin(), end, std::int64_t{0}));
+}
+
+std::set<ModelId> OpenRequests::models_before(std::size_t rank) const {
+  std::set<ModelId> models;
+  for (const ModelId model : open_models_) {
+    if (has_any(models_[model], rank)) models.insert(models.end(), model);
+  }
+  return models;
 }
 
 double OpenRequests::prompts_s(ModelId model, const Of& of, const CostModel& costs) const {

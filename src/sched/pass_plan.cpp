@@ -29,9 +29,12 @@ class PassBuilder {
  private:
   struct Room {
     int sequences = 0, tokens = 0, prompt_tokens = 0, logit_rows = 0;
+    bool any() const { return sequences > 0 && tokens > 0 && logit_rows > 0; }
   };
   Room room_left() const;
+  void choose_urgent();
   void choose_from(State state, Room room);
+  void choose(Handle member, Room& room);
   void add(Handle member, int tokens, int logit_rows);
   static int tokens_that_fit(const Sequence& sequence, const Room& room);
   int tokens_with_blocks(Handle member, int tokens);
@@ -47,13 +50,16 @@ class PassBuilder {
 };
 
 void PassBuilder::build(bool prompts_first) {
-  const bool prompts = sequences_.count(State::kPrefill) > 0;
+  const int full = room_left().sequences;
+  choose_urgent();
+  const bool prompts =
+      sequences_.count(State::kPrefill) > pass_.parts.size() - static_cast<std::size_t>(pass_.decoding);
   const auto for_prompts = [&](int most, int part) {
     return !prompts ? 0 : most > 1 ? std::max(most / part, 1) : prompts_first ? 1 : 0;
   };
   Room room = room_left();
-  const int micro_batch = std::min(ceil_div(sequences_.totals().decoding, limits_.micro_batches), room.sequences);
-  room.sequences = std::min(micro_batch, room.sequences - for_prompts(room.sequences, room.sequences));
+  const int micro_batch = std::min(ceil_div(sequences_.sums().totals().decoding, limits_.micro_batches), full);
+  room.sequences = std::min(micro_batch - pass_.decoding, room.sequences - for_prompts(room.sequences, room.sequences));
   room.tokens -= for_prompts(room.tokens, kReserve);
   room.logit_rows -= for_prompts(room.logit_rows, kReserve);
   choose_from(State::kDecoding, room);
@@ -74,22 +80,48 @@ PassBuilder::Room PassBuilder::room_left() const {
           .logit_rows = limits_.logit_rows - pass_.logit_rows};
 }
 
+// Whoever is more urgent than the last, in this order and whatever is to be computed of it: nobody's prompt is spread
+// over passes for the sake of those that are less urgent. Of equally urgent ones those that decode go first.
+void PassBuilder::choose_urgent() {
+  if (sequences_.sums().urgencies().size() < 2) return;
+  const std::int32_t last = sequences_.sums().urgencies().rbegin()->first;
+  std::vector<Handle> urgent;
+  for (const State state : {State::kDecoding, State::kPrefill}) {
+    for (const Handle member : sequences_.in_state(state)) {
+      if (member->sequence().request().urgency() < last) urgent.push_back(member);
+    }
+  }
+  std::ranges::stable_sort(urgent, {}, [](Handle member) { return member->sequence().request().urgency(); });
+  Room room = room_left();
+  room.prompt_tokens = room.tokens;
+  for (const Handle member : urgent) {
+    if (!room.any()) return;
+    choose(member, room);
+  }
+}
+
 void PassBuilder::choose_from(State state, Room room) {
   const bool prefill = state == State::kPrefill;
-  for (const Handle member : sequences_.in_state(state)) {  // as they are now: some may be preempted on the way
-    if (room.sequences <= 0 || room.tokens <= 0 || room.logit_rows <= 0 || (prefill && room.prompt_tokens <= 0)) return;
-    if (member->chosen || member->state() == State::kPreempted) continue;
-    const Sequence& sequence = member->sequence();
-    if (cache_.prefix_caching() && !sequence.begun()) sequences_.reuse_prefix(member);
-    int tokens = tokens_that_fit(sequence, room);
-    if (tokens > 0) tokens = tokens_with_blocks(member, tokens);
-    if (tokens == 0) continue;
-    const int logit_rows = sequence.request().wants_prompt_scores() ? tokens : 1;
-    room = {room.sequences - 1, room.tokens - tokens, room.prompt_tokens - tokens, room.logit_rows - logit_rows};
-    pass_.prompt_rows += prefill ? tokens : 0;
-    pass_.decoding += prefill ? 0 : 1;
-    add(member, tokens, logit_rows);
+  for (const Handle member : sequences_.in_state(state)) {
+    if (!room.any() || (prefill && room.prompt_tokens <= 0)) return;
+    choose(member, room);
   }
+}
+
+// If it fits, and is not in the pass, and has not been preempted for another on the way.
+void PassBuilder::choose(Handle member, Room& room) {
+  if (member->chosen || member->state() == State::kPreempted) return;
+  const bool prefill = member->state() == State::kPrefill;
+  const Sequence& sequence = member->sequence();
+  if (cache_.prefix_caching() && !sequence.begun()) sequences_.reuse_prefix(member);
+  int tokens = tokens_that_fit(sequence, room);
+  if (tokens > 0) tokens = tokens_with_blocks(member, tokens);
+  if (tokens == 0) return;
+  const int logit_rows = sequence.request().wants_prompt_scores() ? tokens : 1;
+  room = {room.sequences - 1, room.tokens - tokens, room.prompt_tokens - tokens, room.logit_rows - logit_rows};
+  pass_.prompt_rows += prefill ? tokens : 0;
+  pass_.decoding += prefill ? 0 : 1;
+  add(member, tokens, logit_rows);
 }
 
 void PassBuilder::add(Handle member, int tokens, int logit_rows) {
@@ -128,17 +160,23 @@ int PassBuilder::tokens_with_blocks(Handle member, int tokens) {
   }
 }
 
-// Preempts the youngest, if it is younger than this one; this one itself if it is the youngest, and none that is about
-// to end will leave its blocks behind. So the oldest always gets on. Whether another one has been preempted.
+// Preempts the last in line (GoesBefore), if it stands behind this one; this one itself if it is the last, and none
+// that is about to end will leave its blocks behind. So the first always gets on. Whether another one has been
+// preempted.
 bool PassBuilder::preempt_for(Handle member) {
-  const auto& by_age = sequences_.running_by_age();
-  for (auto other = by_age.rbegin(); *other != member; ++other) {
-    if ((*other)->state() == State::kInFlight || (*other)->chosen) continue;
-    preempt(*other);
+  Handle last = member;
+  bool is_last = true;
+  for (const Handle& other : sequences_.running_by_age()) {
+    if (!AdmittedSequences::GoesBefore{}(last, other)) continue;
+    is_last = false;
+    if (other->state() != State::kInFlight && !other->chosen) last = other;
+  }
+  if (last != member) {
+    preempt(last);
     return true;
   }
-  const bool none_ends = std::cmp_equal(sequences_.totals().unfinished, sequences_.running());
-  if (*by_age.rbegin() == member && none_ends) preempt(member);
+  const bool none_ends = std::cmp_equal(sequences_.sums().totals().unfinished, sequences_.running());
+  if (is_last && none_ends) preempt(member);
   return false;
 }
 

@@ -46,28 +46,53 @@ std::optional<PassPlan> PassPlanner::plan(ModelId model) {
 }
 
 // Preempted sequences and waiting requests run from now on, while there is room for the cache that they and the running
-// ones will probably come to.
+// ones will probably come to. Without continuous batching a request joins running sequences where it goes before all of
+// them, and an interactive one unless an older one of another model waits.
 void PassPlanner::admit(ModelId model) {
-  const bool joins = this->joins(model);
-  while (state_.work[model].to_admit() > 0 && (joins || state_.work[model].next_is_preempted()) && admits(model)) {
-    admit_next(model);
-  }
+  const ModelWork& work = state_.work[model];
+  if (work.to_admit() == 0) return;
+  const bool joins = state_.agenda.policy().continuous_batching() || work.sequences().sums().totals().unfinished == 0;
+  const std::int32_t least = joins ? 0 : work.sequences().sums().urgencies().begin()->first;
+  const auto may_join = [&] {
+    if (joins || work.next_is_preempted()) return true;
+    const Request& next = work.next_to_admit();
+    return next.urgency() < least || (next.priority < 0 && is_oldest_of_its_urgency(next));
+  };
+  while (work.to_admit() > 0 && may_join() && admits(model) && make_room(model)) admit_next(model);
 }
 
 void PassPlanner::admit_next(ModelId model) {
   state_.work.edit(model, [this](ModelWork& work) { work.admit_next(++state_.last_sequence); });
 }
 
-bool PassPlanner::joins(ModelId model) const {
-  return state_.agenda.policy().continuous_batching() || state_.work[model].sequences().totals().unfinished == 0;
+bool PassPlanner::is_oldest_of_its_urgency(const Request& request) const {
+  return std::ranges::none_of(state_.agenda.run_order().models(), [&](ModelId other) {
+    const ModelView& view = state_.agenda.view(other);
+    return other != request.model && view.urgency == request.urgency() && view.oldest_arrival_s < request.arrival_s;
+  });
 }
 
-// Others make room for the first model's only sequence, whatever it takes.
+// Sequences that are less urgent than others run beyond `max_seqs` with their caches, but no more than as many: however
+// many urgencies there are, those that go before them preempt the last ones. Only the first model preempts anybody.
+bool PassPlanner::make_room(ModelId model) {
+  while (state_.work[model].sequences().running() >= 2 * state_.options.max_seqs) {
+    if (!state_.agenda.is_first(model)) return false;
+    std::vector<SequenceId> released;
+    if (!state_.work.edit(model, [&](ModelWork& edited) { return edited.preempt_for_next(released); })) return false;
+    for (const SequenceId id : released) state_.close(id);
+  }
+  return true;
+}
+
+// Others make room for the first model's only sequence, whatever it takes. Sequences that are less urgent than the next
+// one keep their caches as long as there is room for them, but count for nothing here: they may have no part in passes,
+// or be preempted (pass_plan.h).
 bool PassPlanner::admits(ModelId model) const {
   const ModelWork& work = state_.work[model];
-  if (work.sequences().running() >= state_.options.max_seqs) return false;
+  const int running = running_as_urgent(work.sequences(), work.next_to_admit().urgency());
+  if (running >= state_.options.max_seqs) return false;
   const bool first = state_.agenda.is_first(model);
-  if (first && work.sequences().running() == 0) return true;
+  if (first && running == 0) return true;
   const int peak = work.peak_with_next();
   return peak <= caches_.blocks_beside_others(model) &&
          (first || peak <= caches_.blocks_in_reach(model, family_before(model), family_running(model)));
@@ -122,6 +147,7 @@ PassLimits PassPlanner::limits(ModelId model, bool exceeds_pool, int prompt_toke
   const int beside_others = caches_.blocks_beside_others(model);
   return {
       .micro_batches = static_cast<int>(state_.stages()),
+      .sequences = state_.options.max_seqs,
       .tokens = state_.options.max_batch_tokens,
       .prompt_tokens = prompt_tokens,
       // Beyond that many rows the head visits its pages again, and a page that rotates may be gone
@@ -235,7 +261,7 @@ PassPlanner::Room PassPlanner::room_beside(ModelId lead, const PassPlan& pass, s
     const ModelWork& work = state_.work[model];
     running += work.sequences().running();
     if (std::ranges::find(riders, model) == riders.end() || work.to_admit() == 0 || !admits(model)) return;
-    running += std::min(static_cast<int>(work.to_admit()), state_.options.max_seqs - work.sequences().running());
+    running += std::clamp(state_.options.max_seqs - work.sequences().running(), 0, static_cast<int>(work.to_admit()));
   });
   Room room{.sequences = ceil_div(running, static_cast<int>(state_.stages())),
             .tokens = filler ? filler->most_rows : state_.options.max_batch_tokens,
@@ -251,16 +277,16 @@ int PassPlanner::blocks_of_rider(ModelId model, bool fills_in) const {
   return fills_in ? caches_.blocks_to_spare(model, state_.agenda.run_order().front()) : std::numeric_limits<int>::max();
 }
 
-// As many as the pass has room for: of sequences, and of tokens, of which each takes one at least.
+// As many as the pass has room for: of sequences, and of tokens, of which each takes one at least. The policy lets
+// requests join running sequences, or nobody would ride.
 void PassPlanner::admit_riders(ModelId model, const Room& room) {
   const int blocks = blocks_of_rider(model, room.fills_in);
-  for (;;) {
-    const ModelWork& work = state_.work[model];
-    if (work.to_admit() == 0 || !(joins(model) || work.next_is_preempted())) return;
+  const ModelWork& work = state_.work[model];
+  while (work.to_admit() > 0) {
     const auto ready = static_cast<int>(work.ready());
-    const auto prompts = static_cast<int>(work.sequences().totals().backlog.prompt_tokens);
+    const auto prompts = static_cast<int>(work.sequences().sums().totals().backlog.prompt_tokens);
     if (ready >= room.sequences || prompts >= std::min(room.prompt_tokens, room.tokens - ready)) return;
-    if (work.peak_with_next() > blocks || !admits(model)) return;
+    if (work.peak_with_next() > blocks || !admits(model) || !make_room(model)) return;
     admit_next(model);
   }
 }

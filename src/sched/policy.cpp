@@ -27,8 +27,9 @@ double expected_silence_s(const ModelView& view, double now_s) {
 
 class FifoPolicy : public Policy {
  public:
+  using Policy::Policy;
   RunKey run_key(const ModelView& view, const ActiveModel& active, double) const override {
-    const bool runs = view.model == active.model && view.running > 0;
+    const bool runs = view.model == active.model && view.running_urgent > 0;
     return {runs ? 0 : 1, view.oldest_arrival_s, view.oldest_request, view.model};
   }
   bool continuous_batching() const override { return false; }
@@ -39,8 +40,7 @@ class FifoPolicy : public Policy {
 
 class BalancedPolicy : public Policy {
  public:
-  explicit BalancedPolicy(const PolicyOptions& options) : options_(options) {}
-
+  using Policy::Policy;
   RunKey run_key(const ModelView& view, const ActiveModel& active, double now_s) const override {
     enum Tier : std::uint8_t { kStays, kLate, kOther };
     const bool is_late = late(view, now_s);
@@ -50,7 +50,7 @@ class BalancedPolicy : public Policy {
   bool is_expected(const ModelView& view, double now_s) const override { return comes_regularly(view, now_s); }
 
  private:
-  bool late(const ModelView& view, double now_s) const { return now_s - view.waiting_since_s >= options_.max_wait_s; }
+  bool late(const ModelView& view, double now_s) const { return now_s - view.waiting_since_s >= max_wait_s(); }
   static bool stays(const ModelView& view, const ActiveModel& active, double now_s) {
     return view.model == active.model && (view.catching_up || now_s < active.since_s + view.swap_s);
   }
@@ -68,16 +68,16 @@ class BalancedPolicy : public Policy {
     const double age_s = now_s - view.arrivals_s / static_cast<double>(view.requests());
     return std::exp2(view.priority) * static_cast<double>(view.requests()) / cost_s * (1 + kAge * age_s / cost_s);
   }
-
-  PolicyOptions options_;
 };
 
 class ThroughputPolicy : public Policy {
  public:
+  using Policy::Policy;
   bool plans_ahead() const override { return true; }
-  // Johnson's rule: those whose transfer is shorter than their compute go first, the shortest transfer foremost; then
-  // the others, the shortest compute last.
+  // Who is waited for is served in order. Of batch work Johnson's rule: those whose transfer is shorter than their
+  // compute go first, the shortest transfer foremost; then the others, the shortest compute last.
   RunKey run_key(const ModelView& view, const ActiveModel& active, double) const override {
+    if (view.urgency < 0) return {0, view.oldest_arrival_s, view.oldest_request, view.model};
     const bool shorter_transfer = view.missing_s < view.compute_s;
     const std::int64_t by_priority = 2 * -static_cast<std::int64_t>(view.priority) + (shorter_transfer ? 0 : 1);
     const bool runs = view.model == active.model;
@@ -91,18 +91,20 @@ class ThroughputPolicy : public Policy {
 // Belady's rule on predictions.
 double Policy::silence_s(const ModelView& view, double now_s) const { return expected_silence_s(view, now_s); }
 
-std::unique_ptr<Policy> make_fifo_policy() { return std::make_unique<FifoPolicy>(); }
+std::unique_ptr<Policy> make_fifo_policy(const PolicyOptions& options) { return std::make_unique<FifoPolicy>(options); }
 
 std::unique_ptr<Policy> make_balanced_policy(const PolicyOptions& options) {
   return std::make_unique<BalancedPolicy>(options);
 }
 
-std::unique_ptr<Policy> make_throughput_policy() { return std::make_unique<ThroughputPolicy>(); }
+std::unique_ptr<Policy> make_throughput_policy(const PolicyOptions& options) {
+  return std::make_unique<ThroughputPolicy>(options);
+}
 
 std::unique_ptr<Policy> make_policy(std::string_view name, const PolicyOptions& options) {
-  if (name == "fifo") return make_fifo_policy();
+  if (name == "fifo") return make_fifo_policy(options);
   if (name == "balanced") return make_balanced_policy(options);
-  if (name == "throughput") return make_throughput_policy();
+  if (name == "throughput") return make_throughput_policy(options);
   throw Error(ExitCode::kUsage, fmt::format("unknown policy '{}' (known: fifo, balanced, throughput)", name));
 }
 

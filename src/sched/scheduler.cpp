@@ -18,21 +18,24 @@ ModelView view_of(const SchedulerState& state, ModelId model) {
   const ModelWork& work = state.work[model];
   ModelView view{.model = model,
                  .waiting = work.to_admit(),
-                 .running = work.sequences().totals().unfinished,
+                 .running = work.sequences().sums().totals().unfinished,
                  .last_arrival_s = work.arrivals().last_s(),
                  .arrival_gap_s = work.arrivals().gap_s(),
                  .arrival_gap2_s2 = work.arrivals().gap2_s2(),
                  .last_used = work.last_step(),
-                 .catching_up = work.sequences().totals().catching_up > 0,
                  .pinned = state.models[model].pinned,
                  .priority = state.models[model].priority};
   if (!view.has_work()) return view;
-  const Request& oldest = work.oldest();
+  const Request& oldest = work.oldest_urgent();
   const Backlog backlog = work.backlog();
   view.oldest_arrival_s = oldest.arrival_s;
   view.oldest_request = oldest.id;
   view.waiting_since_s = std::max(view.oldest_arrival_s, work.last_pass_s());
   view.arrivals_s = backlog.arrivals_s;
+  view.urgency = work.urgency();
+  const UrgencyTotals urgent = work.sequences().sums().of_urgency(view.urgency);
+  view.running_urgent = static_cast<std::size_t>(urgent.running);
+  view.catching_up = urgent.catching_up > 0;
   view.compute_s = state.costs.backlog_s(model, {view.requests(), backlog.prompt_tokens, backlog.generated_tokens},
                                          state.options.max_batch_tokens, state.options.max_seqs);
   return view;
@@ -78,6 +81,28 @@ double computed_in_flight_s(const SchedulerState& state, double now_s) {
     if (step.rows > 0) all_s += state.costs.bottleneck_s(step.model, step.rows);
   }
   return std::max(all_s - (state.computed_s(now_s) - now_s), 0.0);
+}
+
+// Who has lost a cache gets it back before anybody ages, else two models might evict each other's for ever: of the
+// active model the most urgent ones, which nobody goes before.
+bool catches_up(const SchedulerState& state, const ActiveModel& active) {
+  if (!active.model) return false;
+  const ModelWork& work = state.work[*active.model];
+  return work.sequences().sums().of_urgency(work.urgency()).catching_up > 0;
+}
+
+// Of all that has arrived and has not ended, also of what will with what is in flight.
+std::int32_t least_urgency(const SchedulerState& state) {
+  std::int32_t least = std::numeric_limits<std::int32_t>::max();
+  for (const ModelId model : state.work.with_work()) least = std::min(least, state.work[model].urgency());
+  const auto consider = [&least](const std::vector<ModelWork::Handle>& members) {
+    for (const ModelWork::Handle& member : members) least = std::min(least, member->sequence().request().urgency());
+  };
+  for (const StepInFlight& step : state.in_flight) {
+    consider(step.members);
+    for (const StepInFlight::Rider& rider : step.riders) consider(rider.members);
+  }
+  return least;
 }
 
 // Ends the requests of a model that wait and whose deadlines have passed.
@@ -163,6 +188,7 @@ Scheduler::Scheduler(std::vector<ModelShape> models, std::vector<std::string> na
       prefetcher_(*state_, caches_),
       passes_(*state_, caches_, prefetcher_),
       arriving_(state_->models.size()),
+      aging_(state_->models.size(), state_->agenda.policy().max_wait_s()),
       open_(state_->models.size(), options.max_batch_tokens,
             ceil_div(options.max_seqs, static_cast<int>(state_->stages()))) {}
 
@@ -177,6 +203,8 @@ void Scheduler::submit(Request request) {
   } else {
     open_.add(model, OpenRequests::work_of(request));
     count_anew(open_, *state_, model);
+    any_urgency_ |= request.priority != 0;
+    if (request.priority < 0) interactive_s_ = std::min(interactive_s_, request.arrival_s);
     arriving_.push(std::move(request));
   }
 }
@@ -197,8 +225,14 @@ std::string Scheduler::why_refused(const Request& request, ModelId model) const 
 double Scheduler::quote_s(ModelId model, const Request& request, double now_s) const {
   const double growth_ratio = state_->work[model].sequences().growth_ratio();
   if (!request.needs_no_pass() && !why_refused(request, model).empty()) return kNever;
-  const double queue_s = open_.work_s() - computed_in_flight_s(*state_, now_s);
-  return std::max({queue_s, prefetcher_.wait_behind_s(model, open_.models(), now_s), request.arrival_s - now_s}) +
+  const std::size_t rank = OpenRequests::work_of(request).rank;
+  const bool before_others = open_.count_before(rank) < open_.count();
+  // The passes in flight end before it begins, whoever's they are.
+  const double queue_s = before_others ? open_.work_before_s(rank) + state_->computed_s(now_s) - now_s
+                                       : open_.work_s() - computed_in_flight_s(*state_, now_s);
+  const double transfer_s = before_others ? prefetcher_.wait_behind_s(model, open_.models_before(rank), now_s)
+                                          : prefetcher_.wait_behind_s(model, open_.models(), now_s);
+  return std::max({queue_s, transfer_s, request.arrival_s - now_s}) +
          open_.alone_s(model, request, state_->costs, growth_ratio);
 }
 
@@ -227,7 +261,7 @@ double Scheduler::resident_ratio(ModelId model) const {
 // --- Decisions --------------------------------------------------------------------------------------------------
 
 Decision Scheduler::next(double now_s) {
-  if (waits_for_input()) return WaitUntil{kNever};
+  if (waits_for_input(now_s)) return WaitUntil{interactive_s_};
   begun_ = true;
   decide_run_order(now_s);
   const std::deque<StepInFlight>& in_flight = state_->in_flight;
@@ -251,6 +285,7 @@ void Scheduler::decide_run_order(double now_s) {
     state.work.edit(request.model, [&request](ModelWork& work) { work.enqueue(std::move(request)); });
   }
   if (state.options.on_late == OnLate::kDrop) drop_late(state, now_s, open_, completions_);
+  if (any_urgency_ && !catches_up(state, active_)) aging_.age(state.work, now_s);
   state.work.visit_edited([&state](ModelId model) { state.agenda.show(view_of(state, model)); });
   for (const ModelId model : state.work.with_work()) {
     const double swap_s = model == active_.model ? state.costs.swap_s(model) : 0;
@@ -283,7 +318,7 @@ std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, const std::opt
   step.model = model;
   std::vector<ModelWork::Handle> members = begin_pass(state, model, *pass, now_s, planned);
   const ModelWork& work = state.work[model];
-  const bool again = work.sequences().totals().unfinished > 0 || work.to_admit() > 0;
+  const bool again = work.sequences().sums().totals().unfinished > 0 || work.to_admit() > 0;
   prefetcher_.fetch_missing(step.id, model, again, now_s);
   if (state.agenda.is_first(model)) activate(model, now_s, active_, prefetcher_);
   // All of it is there or on its way.
@@ -293,6 +328,7 @@ std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, const std::opt
   const double end_s = std::max(state.computed_s(now_s) + state.costs.bottleneck_s(model, step.rows()),
                                 now_s + prefetcher_.wait_s(model, now_s));
   state.in_flight.push_back({step.id, model, step.rows(), std::move(members), end_s, std::move(riders)});
+  if (any_urgency_) aging_.note_pass(state.work, least_urgency(state), now_s);
   prefetcher_.prefetch(now_s);
   return planned;
 }

@@ -15,14 +15,16 @@ WorkTable::WorkTable(std::vector<ModelWork> models)
 void WorkTable::follow(ModelId model) {
   const ModelWork& work = models_[model];
   const AdmittedSequences& sequences = work.sequences();
-  with_work_.set(model, work.to_admit() > 0 || sequences.totals().unfinished > 0);
+  with_work_.set(model, work.to_admit() > 0 || sequences.sums().totals().unfinished > 0);
   with_running_.set(model, sequences.running() > 0);
   with_cache_.set(model, work.cache().count() > 0);
   edited_.insert(model);
   Counted& counted = counted_[model];
   waiting_ += work.waiting().size() - counted.waiting;
   waiting_bytes_ += work.waiting().bytes() - counted.bytes;
-  counted = {work.waiting().size(), work.waiting().bytes()};
+  const std::size_t preempted = sequences.count(AdmittedSequences::State::kPreempted);
+  preempted_ += preempted - counted.preempted;
+  counted = {work.waiting().size(), work.waiting().bytes(), preempted};
 }
 
 }  // namespace computron

@@ -33,10 +33,26 @@ BatchFrontEnd::BatchFrontEnd(RequestReader& reader, ResultWriter& writer, Metric
       deferred_(reader.rereader(), priorities_of(options, models_.size()), options.ahead),
       progress_line_(options.show_progress, start_s),
       queues_(models_.size()),
-      status_writer_(options.status_file) {}
+      status_writer_(options.status_file, options.progress_file),
+      shown_{this} {}
 
 bool BatchFrontEnd::take_input(Dispatcher& dispatcher, double now) {
   if (closed_) return false;
+  if (take_lines(dispatcher, now)) return true;
+  if (!all_read()) return false;
+  const bool ends = note_input_end(dispatcher, now);
+  if (any_deferred()) return ends;
+  if (!has_suspects()) {
+    close_input(dispatcher, now);
+  } else if (any_unfinished()) {
+    return ends;
+  } else {
+    take_suspect(dispatcher, now);
+  }
+  return true;
+}
+
+bool BatchFrontEnd::take_lines(Dispatcher& dispatcher, double now) {
   bool took = take_deferred(dispatcher, now);
   // Rejected lines take no room, and time to judge.
   const bool rejects = dispatcher.scheduler(0).options().on_late == OnLate::kReject;
@@ -49,12 +65,7 @@ bool BatchFrontEnd::take_input(Dispatcher& dispatcher, double now) {
     take(std::move(*incoming), dispatcher, now);
     took = true;
   }
-  if (took || !reader_.finished()) return took;
-  const bool ends = note_input_end(dispatcher, now);
-  if (!deferred_.empty()) return ends;
-  if (!suspects_.empty()) return take_suspect(dispatcher, now) || ends;
-  close_input(dispatcher, now);
-  return true;
+  return took;
 }
 
 void BatchFrontEnd::close_input(Dispatcher& dispatcher, double now) {
@@ -66,11 +77,16 @@ void BatchFrontEnd::close_input(Dispatcher& dispatcher, double now) {
 // Before anything can be complete. The scheduler learns it though suspects are still to come: they wait for what it
 // has, so it must not wait for them. False if it was known before.
 bool BatchFrontEnd::note_input_end(Dispatcher& dispatcher, double now) {
-  if (std::exchange(input_ended_, true)) return false;
-  if (const auto bytes = reader_.spooled_bytes()) writer_.note_input_end(*bytes);
+  if (input_ended_) return false;
+  note_all_read();
   dispatcher.note_input_end();
   if (options_.recorder != nullptr) options_.recorder->input_ended(/*closed=*/false, /*deferred=*/false, now);
   return true;
+}
+
+void BatchFrontEnd::note_all_read() {
+  if (std::exchange(input_ended_, true)) return;
+  if (const auto bytes = reader_.spooled_bytes()) writer_.note_input_end(*bytes);
 }
 
 std::string BatchFrontEnd::unfinished() const {
@@ -90,7 +106,7 @@ bool BatchFrontEnd::take_deferred(Dispatcher& dispatcher, double now) {
     --queues_[line->model].waiting;
     if (const auto* failure = std::get_if<RequestFailure>(&line->incoming.content)) {
       fail(line->incoming, *failure);
-      if (line->ahead) deferred_.begun(line->model);
+      if (line->ahead) deferred_.begun(line->model, line->priority);
     } else {
       submit(std::move(line->incoming), line->arrival_s, {.now = now, .deferred = true, .ahead = line->ahead},
              dispatcher);
@@ -134,9 +150,7 @@ void BatchFrontEnd::fail(const IncomingRequest& incoming, const RequestFailure& 
   writer_.write(incoming.line, format_failure(incoming, failure));
 }
 
-// The next one, once no other line is unfinished.
-bool BatchFrontEnd::take_suspect(Dispatcher& dispatcher, double now) {
-  if (!unfinished_lines_.empty()) return false;
+void BatchFrontEnd::take_suspect(Dispatcher& dispatcher, double now) {
   IncomingRequest incoming = std::move(suspects_.front());
   suspects_.pop_front();
   alone_ = true;
@@ -144,7 +158,6 @@ bool BatchFrontEnd::take_suspect(Dispatcher& dispatcher, double now) {
   // It was held back until now, which its deadline should not suffer for.
   const double arrival_s = has_deadline ? std::max(arrival_of(incoming, now), now) : arrival_of(incoming, now);
   submit(std::move(incoming), arrival_s, {.now = now}, dispatcher);
-  return true;
 }
 
 void BatchFrontEnd::submit(IncomingRequest incoming, double arrival_s, const Turn& turn, Dispatcher& dispatcher) {
@@ -156,8 +169,10 @@ void BatchFrontEnd::submit(IncomingRequest incoming, double arrival_s, const Tur
   RequestParts& parts = std::get<RequestParts>(unfinished.incoming.content);
   unfinished.ahead = turn.ahead;
   unfinished.model = parts.front().model;
+  unfinished.priority = parts.front().priority;
   ++queues_[unfinished.model].waiting;
   for (Request& request : parts) {
+    request.id += options_.first_id;
     request.arrival_s = arrival_s;
     if (options_.recorder != nullptr) options_.recorder->submitted(request, turn.deferred, turn.now);
     dispatcher.submit(std::move(request));
@@ -167,6 +182,7 @@ void BatchFrontEnd::submit(IncomingRequest incoming, double arrival_s, const Tur
 void BatchFrontEnd::put_results(std::vector<Completion> completions, double /*now*/) {
   for (Completion& completion : completions) {
     if (options_.recorder != nullptr) options_.recorder->ended(completion);
+    completion.id -= options_.first_id;
     const auto unfinished = unfinished_lines_.find(completion.id);
     ensure(unfinished != unfinished_lines_.end() && completion.part < unfinished->second.parts.size(),
            "a completion of no request");
@@ -186,7 +202,7 @@ void BatchFrontEnd::put_results(std::vector<Completion> completions, double /*no
 // One that has begun, or has ended before it did.
 void BatchFrontEnd::leave_queue(const UnfinishedLine& line) {
   --queues_[line.model].waiting;
-  if (line.ahead) deferred_.begun(line.model);
+  if (line.ahead) deferred_.begun(line.model, line.priority);
 }
 
 void BatchFrontEnd::put_result(const UnfinishedLine& line) {
@@ -199,7 +215,8 @@ void BatchFrontEnd::put_result(const UnfinishedLine& line) {
 Ticket BatchFrontEnd::begin(const std::vector<RequestId>& requests) {
   std::vector<RequestId> begun;
   Ticket latest = 0;
-  for (const RequestId line : requests) {
+  for (const RequestId request : requests) {
+    const RequestId line = request - options_.first_id;
     const auto unfinished = unfinished_lines_.find(line);
     if (unfinished == unfinished_lines_.end()) continue;
     latest = std::max(latest, unfinished->second.noted_by);
@@ -220,7 +237,7 @@ void BatchFrontEnd::step_done(const std::vector<Report>& reports, double /*now*/
 
 void BatchFrontEnd::show(const Activity& activity, double now) {
   if (progress_line_.due(start_s_ + now)) progress_line_.update(start_s_ + now, progress(activity));
-  if (metrics_.queues().due(now)) metrics_.queues().note(now, queues_);
+  if (metrics_.queues().due(now)) metrics_.queues().note(now, queues());
   update_status(activity, now);
 }
 
@@ -251,9 +268,10 @@ JobStatus BatchFrontEnd::status(const Activity& activity, double now) {
                    .total = state.total,
                    .total_known = state.total_known,
                    .failed = metrics_.failed()};
+  const std::vector<QueueDepth> queues = this->queues();
   for (std::size_t i = 0; i < models_.size(); ++i) {
     const auto model = static_cast<ModelId>(i);
-    status.models.push_back({models_[i].id, queues_[i], metrics_.finished(model),
+    status.models.push_back({models_[i].id, queues[i], metrics_.finished(model),
                              activity.dispatcher != nullptr ? activity.dispatcher->resident_ratio(model) : 0});
   }
   for (const GroupActivity& group : activity.groups) {
@@ -286,12 +304,31 @@ void BatchFrontEnd::finish(double now) {
 }
 
 ProgressLine::State BatchFrontEnd::progress(const Activity& activity) {
-  return {.done = metrics_.finished(),
-          .total = reader_.lines_seen() - reader_.lines_skipped(),
-          .total_known = reader_.finished(),
-          .generated_tokens = generated_tokens_,
-          .model = running_models(activity),
-          .swapping = std::ranges::any_of(activity.groups, &GroupActivity::swapping)};
+  ProgressLine::State state{.done = metrics_.finished(),
+                            .total_known = true,
+                            .model = running_models(activity),
+                            .swapping = std::ranges::any_of(activity.groups, &GroupActivity::swapping)};
+  for (BatchFrontEnd* batch : shown_) {
+    state.total += batch->reader_.lines_seen() - batch->reader_.lines_skipped();
+    state.total_known &= batch->all_read();
+    state.generated_tokens += batch->generated_tokens_;
+  }
+  return state;
+}
+
+void BatchFrontEnd::show_with(std::span<const std::unique_ptr<BatchFrontEnd>> others) {
+  for (const auto& other : others) shown_.push_back(other.get());
+}
+
+std::vector<QueueDepth> BatchFrontEnd::queues() const {
+  std::vector<QueueDepth> sums(models_.size());
+  for (const BatchFrontEnd* batch : shown_) {
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      sums[i].waiting += batch->queues_[i].waiting;
+      sums[i].running += batch->queues_[i].running;
+    }
+  }
+  return sums;
 }
 
 // Of the groups, in their order.

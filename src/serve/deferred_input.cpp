@@ -13,7 +13,10 @@ constexpr std::size_t kMostComingBytes = std::size_t{16} << 20;
 
 void DeferredInput::defer(const IncomingRequest& incoming, double arrival_s) {
   const RequestParts& parts = std::get<RequestParts>(incoming.content);
-  DeferredLine line{.place = incoming.place, .arrival_s = arrival_s, .model = parts.front().model};
+  DeferredLine line{.place = incoming.place,
+                    .arrival_s = arrival_s,
+                    .model = parts.front().model,
+                    .priority = parts.front().priority};
   for (const Request& request : parts) line.bytes += request.bytes();
   requests_.push(line);
 }
@@ -29,10 +32,10 @@ bool DeferredInput::ask_for_one(const Dispatcher& dispatcher, double now_s) {
   const std::size_t bytes = dispatcher.waiting_bytes() + coming_bytes_;
   const bool room = dispatcher.waiting() + coming_.size() < limits.max_waiting && bytes < limits.max_waiting_bytes;
   const std::optional<DeferredLine> line =
-      room ? requests_.take(now_s) : requests_.take_ahead(now_s, /*one_a_model=*/bytes >= 2 * limits.max_waiting_bytes);
+      room ? requests_.take(now_s) : requests_.take_ahead(now_s, /*one_a_queue=*/bytes >= 2 * limits.max_waiting_bytes);
   if (!line) return false;
   rereader_->ask(line->place);
-  coming_.push_back({line->arrival_s, line->bytes, line->model, /*ahead=*/!room});
+  coming_.push_back({line->arrival_s, line->bytes, line->model, line->priority, /*ahead=*/!room});
   coming_bytes_ += line->bytes;
   return true;
 }
@@ -44,7 +47,7 @@ std::optional<DeferredInput::Line> DeferredInput::poll() {
   const Coming coming = coming_.front();
   coming_.pop_front();
   coming_bytes_ -= coming.bytes;
-  return Line{std::move(*incoming), coming.arrival_s, coming.model, coming.ahead};
+  return Line{std::move(*incoming), coming.arrival_s, coming.model, coming.priority, coming.ahead};
 }
 
 }  // namespace computron

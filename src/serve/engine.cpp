@@ -268,7 +268,7 @@ void Engine::look_for_stall(const GroupEngine& group) {
 bool Engine::owes_a_step(const GroupEngine& group) const {
   if (!group.in_flight().empty() || group.holds() || dispatcher_.all_done() || stopping_) return false;
   const bool open = front_end_.input_open();
-  const bool waits_for_input = dispatcher_.waits_for_input();
+  const bool waits_for_input = dispatcher_.waits_for_input(now());
   if (scheduler_of(group).has_work(now())) return !open || !waits_for_input;
   // Nobody has anything to do, nothing is to come, and yet it is not over: said once, of the first group.
   return group.index() == 0 && !open && dispatcher_.waiting() == 0 && !any_in_flight() && !dispatcher_.has_work(now());
@@ -277,9 +277,9 @@ bool Engine::owes_a_step(const GroupEngine& group) const {
 std::string Engine::what_it_waits_for(const GroupEngine& group) const {
   const bool has_work = scheduler_of(group).has_work(now());
   return fmt::format("{}{}; {}", groups_.size() > 1 ? fmt::format("group {} ", group.index()) : std::string(),
-                     dispatcher_.waits_for_input() ? "waits for the end of the input before it decides anything"
-                     : has_work                    ? "has requests to serve and plans none of them"
-                                                   : "has nothing to serve and waits for more",
+                     dispatcher_.waits_for_input(now()) ? "waits for the end of the input before it decides anything"
+                     : has_work                         ? "has requests to serve and plans none of them"
+                                                        : "has nothing to serve and waits for more",
                      front_end_.unfinished());
 }
 

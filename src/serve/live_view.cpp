@@ -1,14 +1,19 @@
 #include "computron/serve/live_view.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "computron/base/printable.h"
 #include "computron/base/size.h"
@@ -26,6 +31,14 @@ std::string first_line(const JobStatus& s) {
   if (!s.end.empty()) return text;
   const auto left_s = time_left_s(s.counts.time_s, s.counts.done, s.total, s.total_known);
   return left_s ? text + fmt::format(", {} left", duration_text(std::ceil(*left_s))) : text;
+}
+
+std::string utc_text(double unix_s) {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(static_cast<std::time_t>(unix_s)));
+}
+
+double unix_now_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 std::string rates_line(const char* name, const JobCounts& now, const JobCounts& before) {
@@ -95,8 +108,27 @@ std::string status_block(const JobStatus& status) {
   return text + model_lines(status) + group_lines(status);
 }
 
-StatusWriter::StatusWriter(std::string path)
-    : path_(std::move(path)), thread_([this](const std::stop_token& stop) { run(stop); }) {}
+std::string progress_json(const JobStatus& s, double unix_s) {
+  const JobCounts& before = s.counts.time_s - s.before.time_s >= 1 ? s.before : JobCounts{};
+  const double since_s = std::max(s.counts.time_s - before.time_s, 1e-9);
+  const bool over = s.total_known && s.counts.done >= s.total;
+  const bool known = s.total_known && s.counts.done > 0 && s.end != "stopped";
+  const double left_s = time_left_s(s.counts.time_s, s.counts.done, s.total, s.total_known).value_or(0);
+  nlohmann::ordered_json object;
+  object["total"] = s.total;
+  object["done"] = s.counts.done;
+  object["failed"] = s.failed;
+  object["tokens_per_s"] = static_cast<double>(s.counts.tokens - before.tokens) / since_s;
+  object["predicted_end"] = nullptr;
+  if (over || known) object["predicted_end"] = utc_text(unix_s + std::ceil(left_s));
+  object["updated"] = utc_text(unix_s);
+  return object.dump() + "\n";
+}
+
+StatusWriter::StatusWriter(std::string status_file, std::string progress_file)
+    : status_file_{std::move(status_file)},
+      progress_file_{std::move(progress_file)},
+      thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
 StatusWriter::~StatusWriter() {
   thread_.request_stop();
@@ -121,22 +153,24 @@ void StatusWriter::run(const std::stop_token& stop) {
     lock.unlock();
     const std::string text = status_block(status);
     if (wanted) print(text);
-    if (has_file()) replace_file(text);
+    replace(status_file_, text);
+    replace(progress_file_, progress_json(status, unix_now_s()));
     lock.lock();
   }
 }
 
-// Nobody's results depend on this file: a failure is told once, and the next status is tried again. Neither file nor
+// Nobody's results depend on these files: a failure is told once, and the next status is tried again. Neither file nor
 // name is made durable.
-void StatusWriter::replace_file(const std::string& text) {
-  const std::string partial = path_ + ".partial";
+void StatusWriter::replace(File& of, const std::string& text) {
+  if (of.path.empty()) return;
+  const std::string partial = of.path + ".partial";
   std::ofstream file(partial, std::ios::binary | std::ios::trunc);
   file << text;
   file.close();
   std::error_code cause;
-  if (file) std::filesystem::rename(partial, path_, cause);
-  if ((!file || cause) && !std::exchange(warned_, true)) {
-    spdlog::warn("cannot write the status to {}: {}", path_, cause ? cause.message() : std::strerror(errno));
+  if (file) std::filesystem::rename(partial, of.path, cause);
+  if ((!file || cause) && !std::exchange(of.warned, true)) {
+    spdlog::warn("cannot write how the job stands to {}: {}", of.path, cause ? cause.message() : std::strerror(errno));
   }
 }
 

@@ -93,7 +93,7 @@ double failing_limit_s() {
 RunningServe::RunningServe(const ServeJob& job, const TemporaryFolder& parent)
     : folder_(new_folder(parent)),
       output_(job.output.empty() ? folder_ / "results.jsonl" : fs::path(job.output)),
-      mpi_(job.ranks > 0 ? job.ranks : job.tp * job.pp, command_of(job, folder_, output_), folder_) {}
+      mpi_(job.ranks > 0 ? job.ranks : job.tp * job.pp, command_of(job, folder_, output_), folder_, job.input) {}
 
 Served RunningServe::finish(double limit_s) {
   Served served;

@@ -38,6 +38,7 @@ struct ServeJob {
   std::vector<std::string> more = {};  // further arguments
   bool quiet = true;                   // false: it says what it does
   std::string output = {};             // result file; empty: one in the job's folder
+  std::string input = "/dev/null";     // standard input
   std::string program = served_program();
 };
 

@@ -155,6 +155,35 @@ TEST_F(Restart, KilledAndStoppedAgainAndAgain) {
   EXPECT_EQ(fs::last_write_time(output()), written);
 }
 
+// Who goes first changes no bit of anybody's answer: resident, where models take turns, and over two attempts.
+TEST_F(Restart, PrioritiesAndTenantsChangeNoAnswer) {
+  ServeJob without = fast_job();
+  without.output = (folder_ / "without.jsonl").string();
+  ASSERT_EQ(serve(without, folder_).job.exit_code, 0);
+  const std::vector<std::string> expected = sorted_lines(without.output);
+  const std::string classes[] = {R"("service_tier":"priority",)", R"("priority":-3,"user":"ann",)",
+                                 R"("tenant":"bob",)", R"("priority":4,)"};
+  for (std::size_t i = 0; i < lines_.size(); i += 3) {
+    const auto body = lines_[i].find(R"("body":{)");
+    if (body != std::string::npos) lines_[i].insert(body + 8, classes[i / 3 % std::size(classes)]);
+  }
+  lines_[20] = lines_[10];
+  write_lines(requests(), lines_);
+  for (const char* memory : {"64MiB", "768KiB"}) {
+    ServeJob with = fast_job();
+    with.device_memory = memory;
+    with.output = (folder_ / memory).string();
+    const Served served = serve(with, folder_);
+    ASSERT_EQ(served.job.exit_code, 0) << served.job.errors;
+    EXPECT_EQ(sorted_lines(with.output), expected) << memory;
+  }
+  const Served killed = disturb([](MpiJob& job) { ASSERT_EQ(kill(job.rank_process(1), SIGKILL), 0); });
+  EXPECT_EQ(killed.job.exit_code, 128 + SIGKILL) << killed.job.errors;
+  const Served finished = serve(fast_job(), folder_);
+  EXPECT_EQ(finished.job.exit_code, 0) << finished.job.errors;
+  EXPECT_EQ(sorted_lines(output()), expected);
+}
+
 // The next attempt would serve them: what has its result keeps it.
 TEST_F(Restart, RequestsThatWereDroppedStayDropped) {
   ServeJob undisturbed = fast_job();

@@ -70,9 +70,9 @@ class Groups {
   }
   // One decision. Whether the group planned a step.
   bool decide_of(std::size_t group, double now_s) {
-    const std::size_t open = schedulers_[group]->open_requests();
+    const std::size_t open = schedulers_[group]->open().count();
     Decision decision = dispatcher_->next(group, now_s);
-    stolen_ += schedulers_[group]->open_requests() - open;
+    stolen_ += schedulers_[group]->open().count() - open;
     auto* planned = std::get_if<PlannedStep>(&decision);
     if (planned == nullptr) return false;
     for (const RequestId id : planned->begun) begun_in_.emplace_back(id, group);
@@ -121,7 +121,7 @@ class Groups {
   // [group] requests that it was given and that are not done.
   std::vector<std::size_t> open() const {
     std::vector<std::size_t> open;
-    for (const auto& scheduler : schedulers_) open.push_back(scheduler->open_requests());
+    for (const auto& scheduler : schedulers_) open.push_back(scheduler->open().count());
     return open;
   }
   // Requests that groups had from others when they decided.
@@ -618,18 +618,56 @@ TEST(DispatcherThroughput, NobodyBeginsBeforeAllIsKnownAndThenAllDo) {
   Groups groups({.models = 2, .policy = "throughput"}, {{0, 1}, {0, 1}, {0}});
   for (RequestId id = 0; id < 60; ++id) groups->submit(make_request(id, static_cast<ModelId>(id % 2), 4, 1));
   EXPECT_THAT(groups.decide(0), IsEmpty());
-  EXPECT_TRUE(groups->waits_for_input());
+  EXPECT_TRUE(groups->waits_for_input(0));
   EXPECT_TRUE(groups->has_work(0));
   EXPECT_EQ(groups->due_s(), std::numeric_limits<double>::infinity());
   EXPECT_EQ(groups->waiting(), 60u);
   groups->note_input_end();
-  EXPECT_FALSE(groups->waits_for_input());
+  EXPECT_FALSE(groups->waits_for_input(0));
   const std::vector<std::size_t> planned_by = groups.decide(1);
   EXPECT_GE(std::set<std::size_t>(planned_by.begin(), planned_by.end()).size(), 2u);
   groups->close_input();
   groups.finish(2);
   EXPECT_TRUE(groups->all_done());
   EXPECT_EQ(groups->take_completions().size(), 60u);
+}
+
+// What is known when an interactive request arrives is dealt then, though the input has not ended.
+TEST(DispatcherThroughput, GroupsBeginWhenAnInteractiveRequestArrives) {
+  Groups groups({.models = 2, .policy = "throughput"}, {{0, 1}, {0, 1}});
+  for (RequestId id = 0; id < 20; ++id) groups->submit(make_request(id, static_cast<ModelId>(id % 2), 4, 1));
+  Request interactive = make_request(20, 1, 4, 1, 5);
+  interactive.priority = Request::kInteractive;
+  groups->submit(interactive);
+  EXPECT_THAT(groups.decide(4.9), IsEmpty());
+  EXPECT_TRUE(groups->waits_for_input(4.9));
+  EXPECT_EQ(groups->due_s(), 5);
+  EXPECT_FALSE(groups->waits_for_input(5));
+  EXPECT_FALSE(groups.decide(5).empty());
+  ASSERT_FALSE(groups.begun_in().empty());
+  std::set<RequestId> first;
+  for (const auto& [id, group] : groups.begun_in()) first.insert(id);
+  EXPECT_TRUE(first.contains(20)) << "with the first passes";
+  groups->submit(make_request(21, 0, 4, 1, 5));
+  groups->close_input();
+  groups.finish(6);
+  EXPECT_TRUE(groups->all_done());
+  EXPECT_EQ(groups->take_completions().size(), 22u);
+}
+
+// Sequences that more urgent ones have preempted again and again take room like those that wait.
+TEST(Dispatcher, IsFullWhereManyHaveBeenPreempted) {
+  Groups groups({.models = 2, .max_seqs = 1, .max_waiting = 5, .policy = "balanced"}, {{0}, {1}});
+  for (RequestId id = 0; id < 7; ++id) {
+    EXPECT_FALSE(groups->is_full()) << id;
+    Request request = make_request(id, 0, 4, 400);
+    request.priority = -static_cast<std::int32_t>(id);
+    groups->submit(std::move(request));
+    groups.decide(0);
+    while (groups.in_flight(0) > 0) groups.report(0, 0);
+  }
+  EXPECT_EQ(groups->waiting(), 0u);
+  EXPECT_TRUE(groups->is_full()) << "2 run, 5 have been preempted";
 }
 
 TEST(DispatcherThroughput, GroupsBeginWhenNoMoreFits) {

@@ -266,10 +266,12 @@ TEST(JobRecord, EventsComeBack) {
   request.echo = true;
   request.logprobs = 0;
   request.long_factors = true;
+  request.priority = Request::kInteractive;
+  request.tenant = 77;
   const RecordedRequest r = through_bytes(recorded(request, 0.75, /*deferred=*/true, /*with_prefix=*/false, 1));
   EXPECT_EQ(r.submitted_s, 0.75);
   EXPECT_EQ(r.flags, RecordedRequest::kDeferred | RecordedRequest::kEcho | RecordedRequest::kLogprobs |
-                         RecordedRequest::kLongFactors);
+                         RecordedRequest::kLongFactors | RecordedRequest::kClass);
   EXPECT_EQ(r.id, 5u);
   EXPECT_EQ(r.part, 2u);
   EXPECT_EQ(r.model, 1u);
@@ -280,6 +282,12 @@ TEST(JobRecord, EventsComeBack) {
   EXPECT_EQ(r.arrival_s, 0.5);
   EXPECT_EQ(r.deadline_s, 2);
   EXPECT_TRUE(r.prefix.empty());
+  EXPECT_EQ(r.priority, -1);
+  EXPECT_EQ(r.tenant, through_bytes(recorded(request, 0, false, false, /*salt=*/1)).tenant);
+  EXPECT_NE(r.tenant, through_bytes(recorded(request, 0, false, false, /*salt=*/2)).tenant) << "no name can be guessed";
+  request.priority = 0;
+  request.tenant = 0;
+  EXPECT_EQ(through_bytes(recorded(request, 0, false, false, 1)).flags & RecordedRequest::kClass, 0);
 
   PlannedStep planned;
   planned.step.id = 12;

@@ -102,7 +102,7 @@ TEST(Record, EndsThatAreNotTheJobs) {
 TEST(Record, FilesThatAreNoneAreRefused) {
   expect_refused("", ExitCode::kData, "is not a record");
   expect_refused("{\"custom_id\": \"a line of requests\"}", ExitCode::kData, "is not a record");
-  expect_refused(record_head(kRecordVersion + 1), ExitCode::kData, "version 7");
+  expect_refused(record_head(kRecordVersion + 1), ExitCode::kData, fmt::format("version {}", kRecordVersion + 1));
   expect_refused(record_head(), ExitCode::kData, "ends before its first frame");
   try {
     read_record("/nowhere/at/all");

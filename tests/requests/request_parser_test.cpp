@@ -298,6 +298,42 @@ TEST(RequestParser, ParametersNameFieldAndRange) {
   }
   expect_bad_parameter(R"("return_token_ids":1)", "body.return_token_ids: must be true or false");
   expect_refused(line_with(R"("prompt":[4],"user":5)"), "invalid_request", "body.user: must be a string (got 5)");
+  expect_refused(line_with(R"("prompt":[4],"tenant":[])"), "invalid_request", "body.tenant: must be a string");
+  expect_bad_parameter(R"("service_tier":"fast")", "body.service_tier: must be 'auto', 'default', 'flex', 'priority'");
+  expect_bad_parameter(R"("service_tier":"fast","priority":1)", "or 'scale' (got 'fast')");
+  expect_bad_parameter(R"("service_tier":1)", "body.service_tier: must be");
+  expect_bad_parameter(R"("priority":1.5)", "body.priority: must be an integer from -2147483647 to 2147483647");
+  expect_bad_parameter(R"("priority":"high")", "body.priority: must be an integer");
+  expect_bad_parameter(R"("priority":-2147483648)", "body.priority: must be an integer");
+}
+
+std::vector<Request> with_class(const std::string& body_fields) {
+  auto parser = fresh_parser();
+  const auto incoming = parser.parse(0, line_with(R"("prompt":[4],)" + body_fields));
+  EXPECT_TRUE(std::holds_alternative<RequestParts>(incoming.content)) << body_fields;
+  return std::get<RequestParts>(incoming.content);
+}
+
+TEST(RequestParser, TiersAndPrioritiesSayWhoGoesFirst) {
+  EXPECT_EQ(with_class(R"("n":2,"service_tier":"priority","temperature":1)")[1].priority, Request::kInteractive);
+  for (const std::string tier : {"auto", "default", "flex", "scale"}) {
+    EXPECT_EQ(with_class(fmt::format(R"("service_tier":"{}")", tier))[0].priority, 0) << tier;
+  }
+  EXPECT_EQ(with_class(R"("service_tier":null,"priority":null)")[0].priority, 0);
+  EXPECT_EQ(with_class(R"("priority":-7)")[0].priority, -7);
+  EXPECT_EQ(with_class(R"("priority":3,"service_tier":"priority")")[0].priority, 3);
+  EXPECT_EQ(with_class(R"("priority":0,"service_tier":"priority")")[0].priority, 0);
+}
+
+TEST(RequestParser, TenantsAreToldApart) {
+  EXPECT_EQ(with_class(R"("priority":1)")[0].tenant, 0u);
+  EXPECT_EQ(with_class(R"("user":"")")[0].tenant, 0u);
+  const std::uint64_t ann = with_class(R"("user":"ann")")[0].tenant;
+  EXPECT_NE(ann, 0u);
+  EXPECT_EQ(with_class(R"("tenant":"ann","n":2,"temperature":1)")[1].tenant, ann);
+  EXPECT_EQ(with_class(R"("tenant":"ann","user":"bob")")[0].tenant, ann) << "the tenant wins";
+  EXPECT_EQ(with_class(R"("tenant":"","user":"ann")")[0].tenant, ann);
+  EXPECT_NE(with_class(R"("user":"bob")")[0].tenant, ann);
 }
 
 TEST(RequestParser, NumbersMustBeFinite) {

@@ -198,9 +198,9 @@ TEST(DropOfLines, ALineOfWhichAPartHasBegunIsServedAndAnyOtherIsDroppedAsAWhole)
   using End = std::tuple<RequestId, std::uint32_t, bool>;
   EXPECT_THAT(ends_of(completions), ElementsAre(End{1, 0, false}, End{1, 1, false}, End{1, 2, false}, End{2, 0, true},
                                                 End{2, 1, true}, End{2, 2, true}, End{3, 0, false}));
-  EXPECT_EQ(scheduler.open_requests(), 0u);
+  EXPECT_EQ(scheduler.open().count(), 0u);
   EXPECT_EQ(scheduler.waiting(), 0u);
-  EXPECT_EQ(scheduler.waiting_bytes(), 0u);
+  EXPECT_EQ(scheduler.held().waiting_bytes, 0u);
   EXPECT_LT(scheduler.quote_s(0, part_of(4, 0, 0, kNoDeadline), 20), quote_s);
 }
 

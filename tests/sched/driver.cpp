@@ -93,7 +93,7 @@ Driver::Driver(const FakeModelList& model_list, const SchedulerOptions& options,
     : model_list_(model_list),
       options_(options),
       plans_ahead_(make_policy(policy)->plans_ahead()),
-      scheduler_(model_list.shapes(), model_list.names(), make_policy(policy, {.max_wait_s = 0.2}), options),
+      scheduler_(model_list.shapes(), model_list.names(), make_policy(policy, {.max_wait_s = kMaxWait_s}), options),
       stage_free_s_(model_list.stages(), 0.0),
       given_to_link_(model_list.stages(), 0) {
   for (int stage = 0; stage < model_list.stages(); ++stage) {
@@ -125,6 +125,7 @@ std::string Driver::run(std::size_t most) {
 
 void Driver::hand_over() {
   for (; handed_over_ < submitted_.size() && submitted_[handed_over_].at_s <= now_s_; ++handed_over_) {
+    any_priority_ |= submitted_[handed_over_].request.priority != 0;
     scheduler_.submit(submitted_[handed_over_].request);
   }
   take_completions();
@@ -136,6 +137,7 @@ void Driver::hand_over_held_back() {
   while (!held_back_.empty() && completions_.size() == submitted_.size()) {
     submitted_.push_back({std::move(held_back_.front()), now_s_});
     held_back_.pop_front();
+    any_priority_ |= submitted_[handed_over_].request.priority != 0;
     scheduler_.submit(submitted_[handed_over_++].request);
     take_completions();
   }
@@ -202,6 +204,8 @@ void Driver::take(PlannedStep planned, std::size_t waiting_before) {
   require(static_cast<int>(values.size()) == step.encoded_rows(), "encoded rows miscounted");
   execute(planned);
   const double finish_s = pass_stages(step);
+  longest_pass_s_ = std::max(longest_pass_s_, finish_s - now_s_);
+  check_oldest_get_on(step);
   in_flight_.push_back({step.id, std::move(members), std::move(rows), std::move(values), !step.chunks.empty(), finish_s,
                         times_of(step)});
   require(std::cmp_less_equal(passes_in_flight(), options_.steps_in_flight), "too many passes in flight");
@@ -356,7 +360,7 @@ int Driver::blocks_in_use(ModelId model) const {
 // Of a model's passes, however many sequences there are, those without a chunk for one that could have it are few: as
 // many as the others' tokens fill, of which a quarter of each pass is for those in its place.
 void Driver::check_nobody_starves(const Step& step) {
-  if (step.chunks.empty()) return;
+  if (step.chunks.empty() || any_priority_) return;
   int longest = 0;
   for (const SubmittedRequest& s : submitted_) {
     if (s.request.model == step.model) longest = std::max(longest, s.request.cache_tokens());
@@ -367,6 +371,39 @@ void Driver::check_nobody_starves(const Step& step) {
     if (sequence.model != step.model) continue;
     sequence.passes_without = sequence.in_flight ? 0 : sequence.passes_without + 1;
     require(sequence.passes_without <= 8 * stages + 2 * options_.max_seqs + 2 * rounds, "a running sequence starves");
+  }
+}
+
+// However urgent others are. Before one that has been passed by for max_wait_s there may go one of each other model
+// that has been, until its next token, and what runs and cannot be preempted.
+void Driver::check_oldest_get_on(const Step& step) {
+  if (!any_priority_ || options_.on_late == OnLate::kDrop || step.chunks.empty()) return;
+  std::map<ModelId, const Request*> oldest;
+  int longest = 0;
+  std::int32_t least = 0;
+  for (std::size_t i = 0; i < handed_over_; ++i) {
+    const Request& request = submitted_[i].request;
+    longest = std::max(longest, request.cache_tokens());
+    if (request.arrival_s > now_s_ || completions_.contains(request.id)) continue;
+    least = std::min(least, request.priority);
+    const Request*& found = oldest[request.model];
+    if (found == nullptr || arrives_earlier(request, *found)) found = &request;
+  }
+  const int again = ceil_div(options_.max_seqs * longest, options_.max_batch_tokens);
+  const int passes = again + ceil_div(longest, options_.max_batch_tokens) + 2 * options_.steps_in_flight + 2;
+  const double bound_s = kMaxWait_s + static_cast<double>(passes * model_list_.models()) * longest_pass_s_;
+  for (const auto& [model, request] : oldest) {
+    Oldest& known = oldest_[model];
+    if (known.passed_by) known.passed_s += now_s_ - known.at_s;
+    const bool gets_token = std::ranges::any_of(step.chunks, [&, id = request->id](const SequenceChunk& chunk) {
+      const bool is_last =
+          chunk.output == SequenceChunk::kAll ? chunk.after_last < 0 : chunk.output != SequenceChunk::kNone;
+      return is_last && running_.at(chunk.sequence).request == id;
+    });
+    if (known.id != request->id || gets_token) known = {.id = request->id};
+    known.passed_by = least < request->priority;
+    known.at_s = now_s_;
+    require(known.passed_s <= bound_s, fmt::format("request {} is passed by for too long", request->id));
   }
 }
 

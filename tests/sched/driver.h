@@ -10,7 +10,9 @@
 //   riders of the step's family, all of whose pages are there before the pass and until its end;
 //   cache frames for every block in use, which hold what was written to them or brought back; no block in two open
 //   sequences, unless it is full and both begin with its tokens; no running sequence without a chunk for more than so
-//   many passes of its model; pinned models stay; no waiting for nothing.
+//   many passes of its model, or, where requests are of several priorities, no request that is its model's oldest
+//   without a token for more than max_wait_s in which more urgent ones were open, and as many passes as those that go
+//   before it may take; pinned models stay; no waiting for nothing.
 // Requests may be held back until others are done: nobody then waits for those.
 // And at the end: every request has exactly one completion, the one it deserves. Where late ones are dropped, that may
 // be deadline_exceeded: of a request that was in no step, behind its deadline.
@@ -73,6 +75,7 @@ struct SubmittedRequest {
 class Driver {
  public:
   // Borrows the model list.
+  static constexpr double kMaxWait_s = 0.2;
   Driver(const FakeModelList& model_list, const SchedulerOptions& options, std::string_view policy = "fifo");
 
   // To be handed over at `at_s` of virtual time. After the last one the input is closed.
@@ -143,6 +146,7 @@ class Driver {
   void check_released_caches(const Step& step);
   int blocks_in_use(ModelId model) const;
   void check_nobody_starves(const Step& step);
+  void check_oldest_get_on(const Step& step);
   void check_pinned() const;
   void execute(const PlannedStep& planned);
   double pass_stages(const Step& step);
@@ -175,6 +179,15 @@ class Driver {
   StepId completed_ = 0;
   std::vector<ExecutedStep> steps_;
   std::set<RequestId> begun_;  // requests
+  bool any_priority_ = false;  // of a request that was handed over
+  struct Oldest {
+    RequestId id = 0;
+    double at_s = 0;         // of the latest pass
+    bool passed_by = false;  // somebody more urgent was open then
+    double passed_s = 0;     // all of such times since its last token, or since it is the oldest
+  };
+  std::map<ModelId, Oldest> oldest_;
+  double longest_pass_s_ = 0;
   std::map<RequestId, Completion> completions_;
   std::vector<RequestId> finished_;
 };

@@ -83,9 +83,9 @@ TEST(FifoPolicy, OnlyTheArrivalCounts) {
 
 TEST(FifoPolicy, ABatchThatHasBegunGoesOn) {
   ModelView running = waiting(0, 5);
-  running.running = 2;
+  running.running = running.running_urgent = 2;
   EXPECT_THAT(run_order(*make_fifo_policy(), {running, waiting(1, 1)}, {.model = 0}), ElementsAre(0, 1));
-  running.running = 0;
+  running.running_urgent = 0;
   EXPECT_THAT(run_order(*make_fifo_policy(), {running, waiting(1, 1)}, {.model = 0}), ElementsAre(1, 0));
 }
 

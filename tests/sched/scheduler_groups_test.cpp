@@ -37,15 +37,15 @@ class SchedulerDispatch : public ::testing::Test {
 
 TEST_F(SchedulerDispatch, CountsRequestsUntilTheyAreDone) {
   Scheduler scheduler = make(20);
-  EXPECT_EQ(scheduler.open_requests(), 0u);
+  EXPECT_EQ(scheduler.open().count(), 0u);
   for (RequestId id = 0; id < 3; ++id) scheduler.submit(make_request(id, 0, 5, /*max_tokens=*/1));
   scheduler.submit(make_request(3, 0, 5, /*max_tokens=*/10000));  // refused
   scheduler.submit(make_request(4, 1, 5, 1, /*arrival_s=*/9));
-  EXPECT_EQ(scheduler.open_requests(), 4u);
+  EXPECT_EQ(scheduler.open().count(), 4u);
   const PlannedStep planned = plan(scheduler, 0);
-  EXPECT_EQ(scheduler.open_requests(), 4u);
+  EXPECT_EQ(scheduler.open().count(), 4u);
   complete(scheduler, planned, 1);
-  EXPECT_EQ(scheduler.open_requests(), 1u);
+  EXPECT_EQ(scheduler.open().count(), 1u);
 }
 
 TEST_F(SchedulerDispatch, AQuoteForLaterCountsFromTheArrival) {
@@ -61,7 +61,7 @@ TEST_F(SchedulerDispatch, AQuoteForLaterCountsFromTheArrival) {
 TEST_F(SchedulerDispatch, AQuoteGrowsByTheSameForEachOpenRequest) {
   Scheduler scheduler = make(20);
   for (ModelId m = 0; m < 3; ++m) scheduler.submit(make_request(m, m, 5, 1));
-  for (double now_s = 0; scheduler.open_requests() > 0; now_s += 1) complete(scheduler, plan(scheduler, now_s), now_s);
+  for (double now_s = 0; scheduler.open().count() > 0; now_s += 1) complete(scheduler, plan(scheduler, now_s), now_s);
   for (ModelId m = 0; m < 3; ++m) ASSERT_EQ(scheduler.resident_ratio(m), 1);
 
   const Request next = make_request(99, 0, 7, 5);
@@ -102,7 +102,7 @@ TEST_F(SchedulerDispatch, AQuoteHasTheTransferOfWhatTheModelLacks) {
   Scheduler scheduler = make(20);
   const Request next = make_request(99, 1, 7, 5);
   scheduler.submit(make_request(0, 0, 5, 1));
-  for (double now_s = 0; scheduler.open_requests() > 0; now_s += 1) complete(scheduler, plan(scheduler, now_s), now_s);
+  for (double now_s = 0; scheduler.open().count() > 0; now_s += 1) complete(scheduler, plan(scheduler, now_s), now_s);
   const double resident_s = scheduler.quote_s(0, next, 10), missing_s = scheduler.quote_s(1, next, 10);
   const double model_s =
       static_cast<double>(model_list_.shape(1).layouts[0]->total_used_bytes()) / (kPageBytes / 0.001);
@@ -118,13 +118,13 @@ TEST_F(SchedulerDispatch, RecallGivesTheYoungestBackThatNoStepHasHad) {
   const PlannedStep planned = plan(scheduler, 0.45);  // 0 and 1 run, 2, 3 and 4 wait, 5 is to come
   EXPECT_EQ(planned.step.chunks.size(), 2u);
   EXPECT_THAT(ids_of(scheduler.recall(0, 2)), ElementsAre(5, 4));
-  EXPECT_EQ(scheduler.open_requests(), 5u);
+  EXPECT_EQ(scheduler.open().count(), 5u);
   EXPECT_EQ(scheduler.waiting(), 3u);
   EXPECT_THAT(ids_of(scheduler.recall(0, 10)), ElementsAre(3, 2));
   EXPECT_THAT(scheduler.recall(0, 10), IsEmpty()) << "what a step has had stays";
-  EXPECT_EQ(scheduler.waiting_bytes(), make_request(6, 1, 5, 3).bytes());
+  EXPECT_EQ(scheduler.held().waiting_bytes, make_request(6, 1, 5, 3).bytes());
   EXPECT_THAT(ids_of(scheduler.recall(1, 1)), ElementsAre(6));
-  EXPECT_EQ(scheduler.waiting_bytes(), 0u);
+  EXPECT_EQ(scheduler.held().waiting_bytes, 0u);
 }
 
 TEST_F(SchedulerDispatch, WhatIsRecalledNeverRuns) {
@@ -133,7 +133,7 @@ TEST_F(SchedulerDispatch, WhatIsRecalledNeverRuns) {
   EXPECT_THAT(ids_of(scheduler.recall(0, 2)), ElementsAre(4, 3));
   scheduler.close_input();
   std::vector<RequestId> done;
-  for (double now_s = 0; scheduler.open_requests() > 0; now_s += 1) {
+  for (double now_s = 0; scheduler.open().count() > 0; now_s += 1) {
     complete(scheduler, plan(scheduler, now_s), now_s);
     for (const Completion& completion : scheduler.take_completions()) done.push_back(completion.id);
   }
@@ -167,7 +167,7 @@ TEST_F(SchedulerDispatch, TheRequestsOfALineMoveTogetherOrStay) {
   plan(scheduler, 0);  // two parts of line 1
   EXPECT_THAT(ids_of(scheduler.recall(0, 3)), ElementsAre(4)) << "a line of three is too many";
   EXPECT_THAT(ids_of(scheduler.recall(0, 100)), ElementsAre(3, 3, 3, 2, 2, 2)) << "a line that has begun stays whole";
-  EXPECT_EQ(scheduler.open_requests(), 3u);
+  EXPECT_EQ(scheduler.open().count(), 3u);
   EXPECT_EQ(scheduler.waiting(), 1u);
   for (std::uint32_t part = 0; part < 2; ++part) scheduler.submit(part_of(5, part, /*arrival_s=*/7));
   EXPECT_THAT(scheduler.recall(0, 1), IsEmpty());

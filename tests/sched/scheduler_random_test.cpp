@@ -50,6 +50,12 @@ class RandomJob {
     options_.frames = smallest_pool() + from(0, 12);
   }
 
+  // Requests of several priorities and tenants, or of tenants alone.
+  void give_classes(bool priorities) {
+    classes_ = true;
+    priorities_ = priorities;
+  }
+
   // Two requests in three have a deadline.
   void give_deadlines(OnLate on_late) {
     options_.on_late = on_late;
@@ -65,6 +71,8 @@ class RandomJob {
     for (int id = 0; id < requests; ++id) {
       Request request = make_request(static_cast<RequestId>(id), span_s);
       if (deadlines_ && hash_tuple(seed_, id, 7) % 3 > 0) request.deadline_s = 1e-3 * (hash_tuple(seed_, id, 8) % 300);
+      if (priorities_) request.priority = static_cast<std::int32_t>(hash_tuple(seed_, id, 9) % 4) - 2;
+      if (classes_) request.tenant = hash_tuple(seed_, id, 10) % 3;
       const bool late = one_in(3);
       const double at_s = late ? request.arrival_s + 0.001 * from(0, 50) : 0;
       held_back(request.id) ? driver->hold_back(request) : driver->submit(request, at_s);
@@ -200,7 +208,7 @@ class RandomJob {
 
   std::uint64_t seed_;
   bool crowded_, many_, families_, adapters_;
-  bool deadlines_ = false;
+  bool deadlines_ = false, classes_ = false, priorities_ = false;
   bool regular_ = false;  // two models in three are asked for at equal intervals
   std::map<ModelId, int> asked_;
   std::mt19937_64 random_;
@@ -338,6 +346,23 @@ TEST(SchedulerRandom, EveryRuleHoldsWhereLateRequestsAreDropped) {
   EXPECT_GT(all.dropped, 500u);
   EXPECT_GT(all.late, 250u) << "they had begun";
   EXPECT_GT(all.swaps, 600u);
+}
+
+// Of any policy: nobody is passed by for ever.
+TEST(SchedulerRandom, EveryRuleHoldsWhereRequestsAreOfSeveralPriorities) {
+  Reached all;
+  for (std::uint64_t seed = 9000; seed < 9200; ++seed) {
+    constexpr Kind kKinds[] = {Kind::kFewModels, Kind::kCrowded, Kind::kFamilies, Kind::kAdapters};
+    RandomJob job(seed, kKinds[seed % 4]);
+    job.give_classes(/*priorities=*/seed % 5 > 0);
+    if (seed % 3 == 0) job.give_deadlines(OnLate::kDrop);
+    const std::unique_ptr<Driver> driver = job.make_driver();
+    ASSERT_EQ(driver->run(), "") << "seed " << seed;
+    all.add(*driver);
+  }
+  EXPECT_GT(all.preemptions, 100u);
+  EXPECT_GT(all.swaps, 400u);
+  EXPECT_GT(all.riders, 300u);
 }
 
 // Of the steps as the ranks get them, when they were planned and what they swap in, and of the order of completions.

@@ -167,13 +167,13 @@ TEST(SchedulerOrder, OnlyAPolicyThatPlansAheadWaitsForTheInput) {
     SCOPED_TRACE(policy);
     const bool plans_ahead = make_policy(policy)->plans_ahead();
     Scheduler scheduler(model_list.shapes(), model_list.names(), make_policy(policy), kRoomy);
-    EXPECT_EQ(scheduler.waits_for_input(), plans_ahead);
+    EXPECT_EQ(scheduler.waits_for_input(0), plans_ahead);
     scheduler.submit(endless(0, 0, 5, 1, /*arrival_s=*/1));
     EXPECT_FALSE(scheduler.has_work(0.5));
     EXPECT_TRUE(scheduler.has_work(1));
     EXPECT_EQ(std::holds_alternative<WaitUntil>(scheduler.next(1)), plans_ahead);
     scheduler.note_input_end();
-    EXPECT_FALSE(scheduler.waits_for_input());
+    EXPECT_FALSE(scheduler.waits_for_input(0));
   }
 }
 
@@ -584,7 +584,7 @@ TEST(SchedulerLimits, ItIsFullWhenWhatWaitsTakesTooManyBytes) {
   EXPECT_TRUE(std::holds_alternative<PlannedStep>(scheduler.next(0)));
   EXPECT_FALSE(scheduler.is_full()) << "one of them is on its way";
   scheduler.next(5);
-  EXPECT_EQ(scheduler.waiting_bytes(), 0u) << "the next pass has the other";
+  EXPECT_EQ(scheduler.held().waiting_bytes, 0u) << "the next pass has the other";
 }
 
 TEST(SchedulerLimits, EncodersAndDecodersServeBesideEachOther) {

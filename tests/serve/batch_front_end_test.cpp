@@ -377,13 +377,13 @@ TEST(BatchFrontEnd, AnInputThatStaysOpenIsOneThatTheJobMayWaitFor) {
     while (!parts.front_end.take_input(parts.dispatcher, 0)) rest();
     EXPECT_TRUE(parts.front_end.input_open());
     EXPECT_TRUE(parts.dispatcher.has_work(parts.now()));
-    EXPECT_EQ(parts.dispatcher.waits_for_input(), make_policy(policy)->plans_ahead());
+    EXPECT_EQ(parts.dispatcher.waits_for_input(0), make_policy(policy)->plans_ahead());
     EXPECT_THAT(parts.front_end.unfinished(), HasSubstr("1 lines have no result, 0 more wait"));
     EXPECT_THAT(parts.front_end.unfinished(), HasSubstr("the input is open"));
     close(ends[1]);
     while (!parts.front_end.take_input(parts.dispatcher, 0)) rest();
     EXPECT_FALSE(parts.front_end.input_open());
-    EXPECT_FALSE(parts.dispatcher.waits_for_input());
+    EXPECT_FALSE(parts.dispatcher.waits_for_input(0));
     EXPECT_THAT(parts.front_end.unfinished(), HasSubstr("the input has ended"));
   }
 }
@@ -512,6 +512,24 @@ TEST(Deferred, ModelOfHigherPriorityBehindTheMassBeginsFirst) {
     const Decision decision = parts.dispatcher.next(0, 0);
     ASSERT_TRUE(std::holds_alternative<PlannedStep>(decision));
     EXPECT_THAT(std::get<PlannedStep>(decision).begun, ::testing::ElementsAre(kMass));
+  }
+}
+
+// Of the same model.
+TEST(Deferred, InteractiveLineBehindTheMassBeginsFirst) {
+  for (const char* policy : kPolicies) {
+    SCOPED_TRACE(policy);
+    Batch batch(policy);
+    std::vector<std::string> lines = mass_and_one(0);
+    lines.back() = Batch::line_of(kMass, 0, "opt-a");
+    lines.back().insert(lines.back().find("\"max_tokens\""), R"("service_tier":"priority",)");
+    batch.write_input(lines);
+    batch.defer_beyond(4, 2);
+    Parts parts = batch.make_parts();
+    take_all_there_is(parts, 7);
+    const Decision decision = parts.dispatcher.next(0, 0);
+    ASSERT_TRUE(std::holds_alternative<PlannedStep>(decision));
+    EXPECT_EQ(std::get<PlannedStep>(decision).begun.front(), kMass);
   }
 }
 

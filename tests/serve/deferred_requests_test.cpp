@@ -10,8 +10,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-DeferredLine line(RequestId number, ModelId model, double arrival_s = 0) {
-  return {.place = {.line = number}, .arrival_s = arrival_s, .model = model};
+DeferredLine line(RequestId number, ModelId model, double arrival_s = 0, std::int32_t priority = 0) {
+  return {.place = {.line = number}, .arrival_s = arrival_s, .model = model, .priority = priority};
 }
 
 std::vector<RequestId> take_all(DeferredRequests& deferred, double now_s) {
@@ -20,9 +20,9 @@ std::vector<RequestId> take_all(DeferredRequests& deferred, double now_s) {
   return lines;
 }
 
-std::vector<RequestId> take_all_ahead(DeferredRequests& deferred, double now_s, bool one_a_model = false) {
+std::vector<RequestId> take_all_ahead(DeferredRequests& deferred, double now_s, bool one_a_queue = false) {
   std::vector<RequestId> lines;
-  while (const auto next = deferred.take_ahead(now_s, one_a_model)) lines.push_back(next->place.line);
+  while (const auto next = deferred.take_ahead(now_s, one_a_queue)) lines.push_back(next->place.line);
   return lines;
 }
 
@@ -53,7 +53,7 @@ TEST(DeferredRequests, EachModelMayHaveItsFirstLinesAhead) {
   DeferredRequests deferred({0, 0, 5}, 2);
   for (RequestId number = 0; number < 9; ++number) deferred.push(line(number, number < 5 ? 0 : number < 8 ? 1 : 2));
   // One of each model first, so that a short memory is fairly shared.
-  EXPECT_THAT(take_all_ahead(deferred, 0, /*one_a_model=*/true), ElementsAre(8, 0, 5));
+  EXPECT_THAT(take_all_ahead(deferred, 0, /*one_a_queue=*/true), ElementsAre(8, 0, 5));
   EXPECT_THAT(take_all_ahead(deferred, 0), ElementsAre(1, 6));
   deferred.begun(1);
   EXPECT_THAT(take_all_ahead(deferred, 0), ElementsAre(7));
@@ -61,6 +61,22 @@ TEST(DeferredRequests, EachModelMayHaveItsFirstLinesAhead) {
   deferred.begun(0);
   EXPECT_THAT(take_all_ahead(deferred, 0), ElementsAre(2, 3));
   EXPECT_THAT(take_all(deferred, 0), ElementsAre(4));
+}
+
+TEST(DeferredRequests, InteractiveLinesAreTakenFirstAndHaveAPlaceAheadOfTheirOwn) {
+  DeferredRequests deferred({0, 5}, 1);
+  for (RequestId number = 0; number < 3; ++number) deferred.push(line(number, 0));
+  EXPECT_THAT(take_all_ahead(deferred, 0), ElementsAre(0));
+  deferred.push(line(3, 1));
+  deferred.push(line(4, 0, 0, 2));
+  deferred.push(line(5, 0, 0, -1));
+  deferred.push(line(6, 0, 0, -2));
+  EXPECT_THAT(take_all_ahead(deferred, 0), ElementsAre(6, 3)) << "there is one of the first model ahead";
+  deferred.begun(0, 0);
+  EXPECT_THAT(take_all_ahead(deferred, 0), ElementsAre(1)) << "interactive ones wait, and one of them is ahead";
+  deferred.begun(0, -2);
+  EXPECT_THAT(take_all_ahead(deferred, 0), ElementsAre(5));
+  EXPECT_THAT(take_all(deferred, 0), ElementsAre(2, 4));
 }
 
 TEST(DeferredRequests, NoLineGoesAheadBeforeItHasArrived) {

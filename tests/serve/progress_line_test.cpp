@@ -173,6 +173,38 @@ TEST(StatusWriter, WritesTheLastStatusBeforeItEnds) {
   EXPECT_FALSE(std::filesystem::exists(folder / "status.partial"));
 }
 
+TEST(ProgressFile, IsJsonWithAPredictedEnd) {
+  JobStatus status = status_sample();
+  status.before = {};
+  status.counts = {.time_s = 100, .done = 25, .tokens = 5000};
+  status.total = 100;
+  status.failed = 2;
+  status.total_known = true;
+  EXPECT_EQ(progress_json(status, 1e9),
+            R"({"total":100,"done":25,"failed":2,"tokens_per_s":50.0,"predicted_end":"2001-09-09T01:51:40Z",)"
+            R"("updated":"2001-09-09T01:46:40Z"})"
+            "\n");
+  status.before = {.time_s = 90, .tokens = 4000};
+  EXPECT_THAT(progress_json(status, 1e9), HasSubstr(R"("tokens_per_s":100.0,)")) << "lately";
+  status.total_known = false;
+  EXPECT_THAT(progress_json(status, 1e9), HasSubstr(R"("predicted_end":null,)")) << "lines are still read";
+  status.total_known = true;
+  status.counts.done = 100;
+  EXPECT_THAT(progress_json(status, 1e9), HasSubstr(R"("predicted_end":"2001-09-09T01:46:40Z",)")) << "it is over";
+}
+
+TEST(StatusWriter, ReplacesBothFilesAsAWhole) {
+  const TemporaryFolder folder;
+  const JobStatus status = status_sample();
+  {
+    StatusWriter writer(folder / "status", folder / "progress.json");
+    writer.put(status, /*print=*/false);
+  }
+  EXPECT_EQ(read_file(folder / "status"), status_block(status));
+  EXPECT_THAT(read_file(folder / "progress.json"), HasSubstr(R"("done":)"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "progress.json.partial"));
+}
+
 TEST(StatusWriter, AFileThatCannotBeWrittenEndsNothing) {
   const TemporaryFolder folder;
   const std::string printed = error_output([&] {

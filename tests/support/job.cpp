@@ -40,13 +40,13 @@ std::string read_of(pid_t process, const char* name) {
   }
 }
 
-// stdin from /dev/null, stdout and stderr into files.
+// stdin from a file, stdout and stderr into files.
 class FileActions {
  public:
-  FileActions(const fs::path& output, const fs::path& errors) {
+  FileActions(const fs::path& input, const fs::path& output, const fs::path& errors) {
     posix_spawn_file_actions_init(&actions_);
     constexpr int kCreate = O_WRONLY | O_CREAT | O_TRUNC;
-    posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, input.c_str(), O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&actions_, STDOUT_FILENO, output.c_str(), kCreate, 0600);
     posix_spawn_file_actions_addopen(&actions_, STDERR_FILENO, errors.c_str(), kCreate, 0600);
   }
@@ -59,11 +59,11 @@ class FileActions {
   posix_spawn_file_actions_t actions_;
 };
 
-pid_t spawn(std::vector<std::string> command, const fs::path& output, const fs::path& errors) {
+pid_t spawn(std::vector<std::string> command, const fs::path& input, const fs::path& output, const fs::path& errors) {
   std::vector<char*> arguments;
   for (std::string& word : command) arguments.push_back(word.data());
   arguments.push_back(nullptr);
-  const FileActions actions(output, errors);
+  const FileActions actions(input, output, errors);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
@@ -131,11 +131,11 @@ std::vector<std::string> JobOutcome::own_lines() const {
   return own;
 }
 
-MpiJob::MpiJob(int ranks, const std::vector<std::string>& command, const fs::path& folder)
+MpiJob::MpiJob(int ranks, const std::vector<std::string>& command, const fs::path& folder, const fs::path& input)
     : output_(folder / "stdout"), errors_(folder / "stderr") {
   std::vector<std::string> whole = {MPIEXEC_EXECUTABLE, "-n", std::to_string(ranks)};
   whole.insert(whole.end(), command.begin(), command.end());
-  mpirun_ = spawn(std::move(whole), output_, errors_);
+  mpirun_ = spawn(std::move(whole), input, output_, errors_);
 }
 
 MpiJob::~MpiJob() {

@@ -34,11 +34,13 @@ struct JobOutcome {
   std::vector<std::string> own_lines() const;
 };
 
-// mpirun with `ranks` copies of a program, in a process group of its own, stdin closed (/dev/null).
+// mpirun with `ranks` copies of a program, in a process group of its own.
 class MpiJob {
  public:
-  // `command`: the program and its arguments. stdout and stderr are kept in files in `folder`.
-  MpiJob(int ranks, const std::vector<std::string>& command, const std::filesystem::path& folder);
+  // `command`: the program and its arguments. stdout and stderr are kept in files in `folder`; stdin is the file
+  // `input`.
+  MpiJob(int ranks, const std::vector<std::string>& command, const std::filesystem::path& folder,
+         const std::filesystem::path& input = "/dev/null");
   ~MpiJob();  // kills what still runs
   MpiJob(const MpiJob&) = delete;
   MpiJob& operator=(const MpiJob&) = delete;

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -40,7 +41,7 @@ class Dispatcher {
   bool is_full() const;
   std::size_t waiting() const;
   std::size_t waiting_bytes() const;
-  bool waits_for_input() const;
+  bool waits_for_input(double now_s) const;
   bool has_work(double now_s) const;
   std::vector<Completion> take_completions() { return std::exchange(completions_, {}); }
   // The most of any group.
@@ -52,7 +53,7 @@ class Dispatcher {
   const Scheduler& scheduler(std::size_t group) const { return serving_[group].scheduler(); }
   ModelId job_model(std::size_t group, ModelId local) const { return serving_[group].job_model(local); }
   // Requests that the group was given and that have not ended.
-  std::size_t open_requests(std::size_t group) const { return scheduler(group).open_requests(); }
+  std::size_t open_requests(std::size_t group) const { return scheduler(group).open().count(); }
 
   // The next group, in rotation, that has something to decide at `now_s`: since it was last asked a request, the end of
   // the input or a report has come for it, or the time that it named; or it has planned a step and may plan another.
@@ -71,11 +72,11 @@ class Dispatcher {
 
  private:
   struct State {
-    std::vector<std::size_t> partners = {};      // groups that share a model with it
-    bool done = false;                           // its last decision was AllDone
-    std::size_t waiting = 0, waiting_bytes = 0;  // as its scheduler says
-    std::size_t offered = 0;                     // requests that waited when a partner was woken to steal some
-    double stole_s = -1;                         // when it last did
+    std::vector<std::size_t> partners = {};  // groups that share a model with it
+    bool done = false;                       // its last decision was AllDone
+    Scheduler::Held held;                    // as its scheduler says
+    std::size_t offered = 0;                 // requests that waited when a partner was woken to steal some
+    double stole_s = -1;                     // when it last did
   };
 
   // The policy wants to know all requests first, and does not yet.
@@ -97,6 +98,8 @@ class Dispatcher {
   Rejection rejection_;
   bool holds_;            // requests, until they arrive
   bool planned_ = false;  // and all that was known has been given to the groups
+  double interactive_s_ = std::numeric_limits<double>::infinity();  // when the first interactive request arrives: what
+                                                                    // is known then is all that is waited for
 
   double now_s_ = 0;                                 // the latest time that was told
   ArrivalQueue held_;                                // not given to a group yet
@@ -107,7 +110,7 @@ class Dispatcher {
 
   Rotation turns_;  // of the groups
   std::size_t groups_done_ = 0;
-  std::size_t waiting_ = 0, waiting_bytes_ = 0;  // of all groups
+  std::size_t waiting_ = 0, waiting_bytes_ = 0, set_aside_ = 0;  // of all groups
   std::vector<Completion> completions_;
 };
 

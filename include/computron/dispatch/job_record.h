@@ -23,8 +23,9 @@ namespace computron {
 
 inline constexpr std::string_view kRecordMagic = "CMPTRREC";
 // Read, too: 1, layouts without link bytes; 2, of which all weights have one type; 3, which do not tell what pages
-// hold; 4, nor their families and adapters' pages; 5, whose adapters' pages all lie in frames.
-inline constexpr std::uint32_t kRecordVersion = 6;
+// hold; 4, nor their families and adapters' pages; 5, whose adapters' pages all lie in frames; 6, whose requests have
+// no priority and no tenant.
+inline constexpr std::uint32_t kRecordVersion = 7;
 inline constexpr std::size_t kFrameHeadBytes = 8;
 
 // What decides, and what there was to decide with.
@@ -59,6 +60,7 @@ struct RecordedRequest {
     kLogprobs = 4,
     kPenalises = 8,     // SamplingParams::penalises()
     kLongFactors = 16,  // Request::long_factors
+    kClass = 32,        // it has a priority or a tenant; since version 7
   };
   double submitted_s = 0;
   std::uint8_t flags = 0;
@@ -70,6 +72,8 @@ struct RecordedRequest {
   std::int32_t max_tokens = 0;
   std::int32_t values = 0;
   double arrival_s = 0, deadline_s = kNoDeadline;
+  std::int32_t priority = 0;
+  std::uint64_t tenant = 0;
   std::vector<std::uint32_t> prefix = {};  // a hash for every kPrefixTokens tokens; empty unless prefixes are shared
 
   static constexpr std::size_t kPrefixTokens = 16;

@@ -7,13 +7,14 @@
 //                  preempted: its cache is gone, its tokens stay; all of it is computed again, to the same bits
 //
 // Those that are not preempted are running. The methods below are all that changes a sequence, and every one of them
-// goes through change(), which sums the sequence up again: totals() and forecast() are always those of the lists, and
-// cost the same however many sequences there are.
+// goes through change(), which counts the sequence anew: sums() are always those of the lists.
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <optional>
 #include <set>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "computron/sched/cache_blocks.h"
 #include "computron/sched/cache_forecast.h"
 #include "computron/sched/sequence.h"
+#include "computron/sched/sequence_sums.h"
 #include "computron/sched/waiting_queue.h"
 
 namespace computron {
@@ -29,28 +31,6 @@ namespace computron {
 struct CacheUse {
   std::size_t preemptions = 0;        // of sequences, because blocks ran out
   std::size_t prefix_hit_tokens = 0;  // of prompts, not computed because another request's were in the cache
-};
-
-// Sums over admitted sequences.
-struct SequenceTotals {
-  Backlog backlog;             // of all that does not end with what is in flight
-  std::size_t unfinished = 0;  // running, and not certain to end with what is in flight
-  int decoding = 0;            // running, with one token to compute at most
-  int catching_up = 0;         // running, computing again what it had before its cache was lost
-  SequenceTotals& operator+=(const SequenceTotals& other) {
-    backlog += other.backlog;
-    unfinished += other.unfinished;
-    decoding += other.decoding;
-    catching_up += other.catching_up;
-    return *this;
-  }
-  SequenceTotals& operator-=(const SequenceTotals& other) {
-    backlog -= other.backlog;
-    unfinished -= other.unfinished;
-    decoding -= other.decoding;
-    catching_up -= other.catching_up;
-    return *this;
-  }
 };
 
 class AdmittedSequences {
@@ -63,6 +43,8 @@ class AdmittedSequences {
     explicit Member(Sequence&& sequence) : sequence_(std::move(sequence)) {}
     const Sequence& sequence() const { return sequence_; }
     State state() const { return state_; }
+    // In sums().
+    const SequenceSums::Counted& counted() const { return counted_; }
 
     bool chosen = false;  // for the pass that is being put together (pass_plan.cpp)
 
@@ -71,14 +53,15 @@ class AdmittedSequences {
     Sequence sequence_;
     State state_ = State::kPreempted;
     int shared_blocks_ = 0;  // of its first ones, that others use, too
-    // What it has been counted with in the sums.
-    SequenceTotals totals_;
-    CacheNeed need_;
-    enum class NeedIn : std::uint8_t { kNone, kForecast, kPreempted } need_in_ = NeedIn::kNone;
+    SequenceSums::Counted counted_;
   };
   // Stays good until the sequence ends.
   using Handle = std::list<Member>::iterator;
   struct Older {
+    bool operator()(const Handle& a, const Handle& b) const;
+  };
+  // The more urgent one, of two that are equally urgent the older (request.h).
+  struct GoesBefore {
     bool operator()(const Handle& a, const Handle& b) const;
   };
 
@@ -90,13 +73,15 @@ class AdmittedSequences {
 
   // It runs from now on; behind a prefix hit, if it may.
   void admit(Sequence&& sequence);
-  // The oldest preempted one runs again, under a new number. Requires one.
+  // The first preempted one runs again, under a new number. Requires one.
   void admit_preempted(SequenceId id);
   // Looks up its prefix anew: others may have computed more of it by now. Only before it has begun.
   void reuse_prefix(Handle member);
   // Its next chunk of at most `max_tokens` joins `chunks` and is in flight from now on; free or cached blocks join its
   // list.
   void next_chunk(Handle member, int max_tokens, std::vector<SequenceChunk>& chunks);
+  // The oldest goes before all others, until it has got a token or has ended (Request::aged). Requires one.
+  void age_oldest();
   // What the chunk in flight came to; its completion if that was its end, and then the handle is void. `results` as in
   // Sequence.
   std::optional<Completion> take_results(Handle member, PassResults& results, double now_s);
@@ -106,19 +91,20 @@ class AdmittedSequences {
   // numbers that the ranks know. Not while any is in flight.
   std::vector<SequenceId> restart_running(SequenceId& last);
 
-  // Prefill and preempted ones: the oldest first; others: the longest in that state first.
+  // Prefill and preempted ones: as GoesBefore says; others: the longest in that state first.
   std::vector<Handle> in_state(State state);
   std::size_t count(State state) const { return lists_[static_cast<std::size_t>(state)].size(); }
-  // The oldest of the preempted ones, which is admitted next; requires one.
+  // The preempted one that is admitted before the others; requires one.
   const Member& first_preempted() const { return lists_.back().front(); }
+  // The oldest of all, running and preempted; null if there is none.
+  const Member* oldest() const;
+  // The same of those of this urgency, than which no preempted one has a lower. Looks at running ones until one has it.
+  const Member* oldest(std::int32_t urgency) const;
+  // The last in line (GoesBefore) of those that run, are not in flight and are less urgent than that.
+  std::optional<Handle> last_behind(std::int32_t urgency);
   const std::set<Handle, Older>& running_by_age() const { return running_; }  // the oldest first
   int running() const { return static_cast<int>(running_.size()); }
-
-  const SequenceTotals& totals() const { return totals_; }
-  // Of the running ones.
-  const CacheForecast& forecast() const { return forecast_; }
-  // What preempted ones need together when they run again.
-  const CacheNeed& preempted_need() const { return preempted_need_; }
+  const SequenceSums& sums() const { return sums_; }
   // Of those that have ended.
   double growth_ratio() const { return growth_ratio_.value(); }
   // Tokens in the cache, summed up over the running ones; looks at each.
@@ -131,8 +117,6 @@ class AdmittedSequences {
  private:
   template <class Edit>
   void change(Handle member, Edit&& edit);
-  void count_anew(Member& member);
-  void count_need_anew(Member& member);
   void find_prefix(Member& member);
   void run(Handle member);
   void move(Handle member, State state);
@@ -140,12 +124,14 @@ class AdmittedSequences {
 
   CacheBlocks cache_;
   std::array<std::list<Member>, 4> lists_;  // [state]; preempted ones are the last
-  std::set<Handle, Older> running_;
-  SequenceTotals totals_;
-  CacheForecast forecast_;
-  CacheNeed preempted_need_;
+  std::set<Handle, Older> running_, preempted_;
+  SequenceSums sums_;
   GrowthRatio growth_ratio_;
   CacheUse cache_use_;
 };
+
+// Running ones of this urgency or a lower one, and their forecast. Look at all, unless all are as urgent.
+int running_as_urgent(const AdmittedSequences& sequences, std::int32_t urgency);
+CacheForecast forecast_as_urgent(const AdmittedSequences& sequences, std::int32_t urgency);
 
 }  // namespace computron

@@ -84,6 +84,7 @@ class Agenda {
   bool expects_more_ = false;
   RunOrder run_order_;
   struct Keyed {
+    std::int32_t urgency;  // before the policy's key
     RunKey key;
     ModelId model;
   };

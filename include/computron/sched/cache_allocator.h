@@ -62,7 +62,8 @@ class CacheAllocator {
   int room(ModelId model, std::size_t stage) const;
   int fewest_pages(ModelId model, std::size_t stage) const;
   int frames_in_use(ModelId model, std::size_t stage) const;
-  int caches_beside(ModelId model, std::size_t stage, bool only_wanted) const;
+  int caches_beside(ModelId model, std::size_t stage) const;
+  int caches_that_stay(ModelId model, std::size_t stage) const;
   int frames_short(ModelId model, int blocks, std::size_t stage) const;
   std::optional<std::vector<ModelId>> caches_to_evict(ModelId model, int blocks) const;
   std::vector<ModelId> evictable_caches(ModelId model) const;

@@ -6,8 +6,8 @@
 //                               │              │<──────────── not ended ────────────┘
 //                               └─ preempted <─┘
 //
-// Preempted sequences are admitted before anybody who waits. Looking at a model costs the same however many requests
-// and sequences it has.
+// Preempted sequences are admitted before anybody who waits and is no more urgent. Looking at a model costs the same
+// however many requests and sequences it has.
 #pragma once
 
 #include <optional>
@@ -39,6 +39,12 @@ class ModelWork {
   Backlog backlog() const;
   // The oldest request that has not ended; requires one.
   const Request& oldest() const;
+  // The oldest of those of the least urgency. Requires work.
+  const Request& oldest_urgent() const;
+  // The least of all that have not ended, but for what ends with what is in flight. Requires work.
+  std::int32_t urgency() const;
+  // The oldest request goes before all others for a while (Request::aged): others have passed it by for too long.
+  void age_oldest();
   // Requests that wait, and preempted sequences.
   std::size_t to_admit() const;
   std::size_t in_flight() const { return sequences_.count(AdmittedSequences::State::kInFlight); }
@@ -61,11 +67,16 @@ class ModelWork {
   // As WaitingQueue::take_late.
   std::vector<Request> take_late(double now_s) { return waiting_.take_late(now_s); }
   // Whether the next to be admitted is one that was preempted.
-  bool next_is_preempted() const { return sequences_.count(AdmittedSequences::State::kPreempted) > 0; }
-  // Blocks that the running ones and the next to be admitted will come to need at once. Requires one.
+  bool next_is_preempted() const;
+  // The next to be admitted; requires one.
+  const Request& next_to_admit() const;
+  // Blocks that it will come to need at once with those that run and are as urgent, so need not make room for it.
   int peak_with_next() const;
   // Requires one. Its sequence has the number `id`.
   void admit_next(SequenceId id);
+  // Of those that run the last in line behind the next to be admitted gives its blocks back. Returns whether there was
+  // one that is not in flight; its number joins `released` if the ranks know it. Requires one to be admitted.
+  bool preempt_for_next(std::vector<SequenceId>& released);
 
   PassPlan choose(const PassLimits& limits) { return plan_pass(sequences_, limits, prompts_first_); }
   // Appends the chunks of step `step`'s pass, which was just chosen; the cache must have `pass.blocks` blocks. Returns

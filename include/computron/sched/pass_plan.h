@@ -2,8 +2,9 @@
 //
 // Decoding sequences come first, the one that has been without a token longest foremost; then prompts, the oldest
 // foremost, in prefill chunks. Neither takes the last of the other's room: while prompts wait, a quarter of the pass is
-// theirs, and what they leave of it goes back to decoding sequences. Where blocks of cache run out, the youngest
-// sequences are preempted for older ones.
+// theirs, and what they leave of it goes back to decoding sequences. Before all of these come sequences that are more
+// urgent than the others (Request::urgency). Where blocks of cache run out, sequences are preempted for more urgent and
+// older ones.
 #pragma once
 
 #include <limits>

@@ -63,9 +63,10 @@ class PassPlanner {
   void admit(ModelId model);
   void admit_riders(ModelId model, const Room& room);
   void admit_next(ModelId model);
-  bool joins(ModelId model) const;
   bool admits(ModelId model) const;
   int blocks_of_rider(ModelId model, bool fills_in) const;
+  bool make_room(ModelId model);
+  bool is_oldest_of_its_urgency(const Request& request) const;
   std::optional<ModelId> family_before(ModelId model) const;
   std::vector<ModelId> family_running(ModelId model) const;
   template <class Visit>

@@ -18,9 +18,10 @@ struct ModelView {
   ModelId model = 0;
   std::size_t waiting = 0;           // requests that no step has begun, and preempted sequences
   std::size_t running = 0;           // sequences that are not certain to end with what is in flight
-  double oldest_arrival_s = 0;       // of the waiting and running ones
+  std::size_t running_urgent = 0;    // those of the model's urgency, below
+  double oldest_arrival_s = 0;       // of the waiting and running ones that are as urgent
   std::uint64_t oldest_request = 0;  // tells equal arrivals apart
-  double waiting_since_s = 0;        // the oldest arrival, or the model's last pass if that is later
+  double waiting_since_s = 0;        // that oldest arrival, or the model's last pass if that is later
   double arrivals_s = 0;             // summed over the waiting and running ones
   double last_arrival_s = 0;         // of all requests so far
   double arrival_gap_s = 0;          // between two arrivals, a moving mean; 0: there were no two
@@ -32,6 +33,7 @@ struct ModelView {
   bool catching_up = false;          // computing again what it had before its cache was evicted
   bool pinned = false;               // its pages are never evicted
   int priority = 0;
+  std::int32_t urgency = 0;  // the least of its requests' (Request::urgency): of unequal models no policy is asked
 
   std::size_t requests() const { return waiting + running; }
   bool has_work() const { return requests() > 0; }
@@ -54,9 +56,17 @@ struct RunKey {
   }
 };
 
+struct PolicyOptions {
+  // A model's oldest request goes first when more urgent ones have passed it by for so long (aging.h). Balanced: so
+  // does a model whose requests have seen no pass of it for so long.
+  double max_wait_s = 30;
+};
+
 class Policy {
  public:
+  explicit Policy(const PolicyOptions& options = {}) : options_(options) {}
   virtual ~Policy() = default;
+  double max_wait_s() const { return options_.max_wait_s; }
   // Of a model that has work: the order of keys is the order in which such models should run, the first now; the next
   // ones are prefetched.
   virtual RunKey run_key(const ModelView& view, const ActiveModel& active, double now_s) const = 0;
@@ -76,22 +86,21 @@ class Policy {
   // be prefetched while a link is idle, in place of pages of models that will be silent for twice as long. Once it is
   // expected no longer, it is not until a request for it comes, and none is before there have been two.
   virtual bool is_expected(const ModelView& /*view*/, double /*now_s*/) const { return false; }
-};
 
-struct PolicyOptions {
-  double max_wait_s = 30;  // balanced: a model whose requests have seen no pass of it for so long goes first
+ private:
+  PolicyOptions options_;
 };
 
 // The rule of the Computron paper (perf/README.md), the baseline: the model with the oldest waiting request runs a
 // batch; the least recently used model loses pages.
-std::unique_ptr<Policy> make_fifo_policy();
+std::unique_ptr<Policy> make_fifo_policy(const PolicyOptions& options = {});
 // Backlog-aware: most requests a second of transfer and compute first, the longer they have waited the more; a model
 // stays for at least one swap time and until it has computed more than a lost cache held (else two models might evict
 // each other for ever and get nowhere); a model that no pass has served for max_wait_s goes first.
 std::unique_ptr<Policy> make_balanced_policy(const PolicyOptions& options);
 // All requests known: every model's work at once, in the order in which transfers hide best behind compute (Johnson's
 // rule for two machines, link and processor); no page moves twice that need not.
-std::unique_ptr<Policy> make_throughput_policy();
+std::unique_ptr<Policy> make_throughput_policy(const PolicyOptions& options = {});
 // "fifo", "balanced" or "throughput". Error{kUsage} naming `name` and the known ones.
 std::unique_ptr<Policy> make_policy(std::string_view name, const PolicyOptions& options = {});
 

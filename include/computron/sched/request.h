@@ -47,6 +47,12 @@ struct Request {
   std::shared_ptr<TokenWatch> watch = {};  // its own, or null; sees no token of `stop_tokens`
   double arrival_s = 0;                    // seconds after the start of the job
   double deadline_s = kNoDeadline;         // seconds after its arrival by which it should have ended
+  std::int32_t priority = 0;               // the lower the sooner, whatever the policy
+  std::uint64_t tenant = 0;                // whose it is, a number that tells them apart; 0: nobody's
+  bool aged = false;                       // it has been passed by for too long (aging.h)
+
+  static constexpr std::int32_t kInteractive = -1;  // the priority of what somebody waits for
+  static constexpr std::int32_t kAged = std::numeric_limits<std::int32_t>::min();  // an urgency, and nobody's priority
 
   // Of encoders and embedders, whose task is to embed or to classify.
   int values = 0;            // that come back: elements of the vector, or classes
@@ -55,6 +61,9 @@ struct Request {
   std::vector<std::int32_t> token_type_ids = {};  // segment of every token of the prompt; empty: all 0
   std::vector<float> patches = {};                // images: as in SequenceChunk
 
+  // What is compared wherever one request is served before another, the lower first: equal ones are served by age, and
+  // by the policy. Aged ones go before all others.
+  std::int32_t urgency() const { return aged ? kAged : priority; }
   bool encodes() const { return task != Task::kComplete; }
   // Its input is computed in one pass, since every token sees every other.
   bool is_whole() const { return encodes() && !in_chunks; }
@@ -83,6 +92,11 @@ struct Request {
 // By arrival; line and part tell equal arrivals apart.
 inline bool arrives_earlier(const Request& a, const Request& b) {
   return std::tie(a.arrival_s, a.id, a.part) < std::tie(b.arrival_s, b.id, b.part);
+}
+
+// The order in which the requests of a model are served.
+inline bool goes_before(const Request& a, const Request& b) {
+  return a.urgency() != b.urgency() ? a.urgency() < b.urgency() : arrives_earlier(a, b);
 }
 
 enum class FinishReason : std::uint8_t { kStop, kLength };

@@ -19,11 +19,13 @@
 // side and the next model's first pass stands behind the last one of the model before.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <variant>
 #include <vector>
 
+#include "computron/sched/aging.h"
 #include "computron/sched/arrival_queue.h"
 #include "computron/sched/cache_allocator.h"
 #include "computron/sched/open_requests.h"
@@ -70,12 +72,12 @@ class Scheduler {
   void close_input() { input_ended_ = input_closed_ = true; }
 
   // Requests submitted and not done.
-  std::size_t open_requests() const { return open_.count(); }
   const OpenRequests& open() const { return open_; }
   // Seconds from now until a new request for the model would be done, as predicted: behind its arrival and everything
-  // open (open_requests.h) but what is computed of the passes in flight, and behind the transfers of what the model and
-  // open ones lack, where it lacks pages itself. Where everything is resident, each open request adds its work.
-  // Infinity where submit() would refuse it. Cheap: looks at models with open requests and passes in flight only.
+  // open that does not come behind it (open_requests.h) but what is computed of the passes in flight, and behind the
+  // transfers of what the model and open ones lack, where it lacks pages itself. Where everything is resident, each
+  // open request adds its work. Infinity where submit() would refuse it. Cheap: looks at models with open requests and
+  // passes in flight only.
   double quote_s(ModelId model, const Request& request, double now_s) const;
   // Takes back requests for the model that no step has had, the youngest first, at most `n`: somebody else will serve
   // them. The requests of one id, which have one arrival and one model, stay together: all of them go, or none where
@@ -92,19 +94,30 @@ class Scheduler {
 
   // Of requests that have ended since the last call, in the order in which they ended.
   std::vector<Completion> take_completions() { return std::exchange(completions_, {}); }
-  // The policy plans ahead, and makes no decision before the input has ended or no more of it fits.
-  bool waits_for_input() const {
-    return state_->agenda.policy().plans_ahead() && !begun_ && !input_ended_ && !is_full();
+  bool plans_ahead() const { return state_->agenda.policy().plans_ahead(); }
+  // The policy plans ahead, and makes no decision before the input has ended or no more of it fits, or a request has
+  // arrived that is more urgent than batch work.
+  bool waits_for_input(double now_s) const {
+    return plans_ahead() && !begun_ && !input_ended_ && !is_full() && now_s < interactive_s_;
   }
   // Whether a request that has arrived by `now_s` is not done.
   bool has_work(double now_s) const;
-  // Requests that no step has begun, and host memory of theirs.
+  // Requests that no step has begun.
   std::size_t waiting() const { return arriving_.size() + state_->work.waiting(); }
   std::size_t waiting(ModelId model) const { return arriving_.size(model) + state_->work[model].waiting().size(); }
-  std::size_t waiting_bytes() const { return arriving_.bytes() + state_->work.waiting_bytes(); }
+  // What is held for later: requests that no step has begun, with host memory of theirs, and preempted sequences, which
+  // are many only where more urgent ones keep coming; 0 of these where all are equally urgent.
+  struct Held {
+    std::size_t waiting = 0, waiting_bytes = 0, set_aside = 0;
+  };
+  Held held() const {
+    return {waiting(), arriving_.bytes() + state_->work.waiting_bytes(), any_urgency_ ? state_->work.preempted() : 0};
+  }
   // A front end should submit no more for now.
   bool is_full() const {
-    return waiting() >= state_->options.max_waiting || waiting_bytes() >= state_->options.max_waiting_bytes;
+    const Held held = this->held();
+    return held.waiting + held.set_aside >= state_->options.max_waiting ||
+           held.waiting_bytes >= state_->options.max_waiting_bytes;
   }
   std::optional<ModelId> running_model() const { return active_.model; }
   // Of the model's pages on all stages: how many, 0 to 1, are resident once what is planned has been done.
@@ -134,6 +147,9 @@ class Scheduler {
   PassPlanner passes_;
 
   ArrivalQueue arriving_;  // next() takes from it what has arrived
+  Aging aging_;
+  bool any_urgency_ = false;  // requests of another priority than 0 were submitted
+  double interactive_s_ = std::numeric_limits<double>::infinity();  // when the first one of a lower one arrives
   OpenRequests open_;
   bool input_ended_ = false, input_closed_ = false;
   bool begun_ = false;  // a decision has been made

@@ -30,6 +30,8 @@ class Sequence {
 
   SequenceId id() const { return id_; }
   const Request& request() const { return request_; }
+  // Request::aged.
+  void set_aged(bool aged) { request_.aged = aged; }
   bool in_flight() const { return in_flight_; }
   bool finished() const { return finished_; }
   // Tokens whose positions are not computed yet: a prompt's rest, or one generated token.

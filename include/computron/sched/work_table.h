@@ -37,6 +37,7 @@ class WorkTable {
   std::span<const ModelId> with_cache() const { return with_cache_.models(); }
   std::size_t waiting() const { return waiting_; }              // requests that no step has begun, of all models
   std::size_t waiting_bytes() const { return waiting_bytes_; }  // host memory of theirs
+  std::size_t preempted() const { return preempted_; }          // sequences that wait to run again, of all models
   // Calls `visit` for each model that has been edited since the last call.
   template <class Visit>
   void visit_edited(Visit&& visit) {
@@ -46,14 +47,14 @@ class WorkTable {
 
  private:
   struct Counted {
-    std::size_t waiting = 0, bytes = 0;
+    std::size_t waiting = 0, bytes = 0, preempted = 0;
   };
   void follow(ModelId model);
 
   std::vector<ModelWork> models_;
   ModelList with_work_, with_running_, with_cache_, edited_;
   std::vector<Counted> counted_;  // [model] its part of the sums
-  std::size_t waiting_ = 0, waiting_bytes_ = 0;
+  std::size_t waiting_ = 0, waiting_bytes_ = 0, preempted_ = 0;
 };
 
 }  // namespace computron

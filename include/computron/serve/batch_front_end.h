@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,9 +29,11 @@ struct BatchOptions {
   bool live = false;    // without `replay`: requests arrive when they are read
   bool show_progress = true;
   std::string status_file = {};      // with how the job stands, each second; empty: none
+  std::string progress_file = {};    // the same for programs (live_view.h)
   std::vector<int> priorities = {};  // [model]; empty: all are 0
   std::size_t ahead = 64;            // lines of a model that are submitted though there is no room (DeferredRequests)
   StepRecorder* recorder = nullptr;  // borrowed: is told what is submitted and what ends; null: nobody
+  RequestId first_id = 0;            // of its lines, where several batches have one dispatcher (several_inputs.h)
 };
 
 class BatchFrontEnd : public FrontEnd {
@@ -50,6 +54,19 @@ class BatchFrontEnd : public FrontEnd {
   void finish(double now) override;  // the last progress line; ensures that no request is without a result
   void stop(bool in_order, double now) override;
 
+  // The parts of take_input(), for whoever has several batches. What has been read, or read again.
+  bool take_lines(Dispatcher& dispatcher, double now);
+  bool all_read() const { return reader_.finished(); }
+  void note_all_read();  // to the journal
+  bool any_deferred() const { return !deferred_.empty(); }
+  bool has_suspects() const { return !suspects_.empty(); }
+  bool any_unfinished() const { return !unfinished_lines_.empty(); }
+  // The next one; no line is unfinished.
+  void take_suspect(Dispatcher& dispatcher, double now);
+  bool is_live() const { return options_.live; }
+  // What it shows is of these batches, too (borrowed).
+  void show_with(std::span<const std::unique_ptr<BatchFrontEnd>> others);
+
  private:
   // A line without a result yet.
   struct UnfinishedLine {
@@ -60,6 +77,7 @@ class BatchFrontEnd : public FrontEnd {
     bool ahead = false;   // it was deferred, and submitted ahead of its turn
     Ticket noted_by = 0;  // of the note that it has begun
     ModelId model = 0;
+    std::int32_t priority = 0;
   };
 
   // How a line comes to be submitted.
@@ -72,7 +90,6 @@ class BatchFrontEnd : public FrontEnd {
   void put_result(const UnfinishedLine& line);
   void take(IncomingRequest incoming, Dispatcher& dispatcher, double now);
   bool take_deferred(Dispatcher& dispatcher, double now);
-  bool take_suspect(Dispatcher& dispatcher, double now);
   void submit(IncomingRequest incoming, double arrival_s, const Turn& turn, Dispatcher& dispatcher);
   double arrival_of(const IncomingRequest& incoming, double now) const;
   void leave_queue(const UnfinishedLine& line);
@@ -85,6 +102,7 @@ class BatchFrontEnd : public FrontEnd {
   void update_status(const Activity& activity, double now);
   JobCounts counts(double now) const;
   JobStatus status(const Activity& activity, double now);
+  std::vector<QueueDepth> queues() const;
   void end_status(const char* end, double now);
 
   RequestReader& reader_;
@@ -112,6 +130,7 @@ class BatchFrontEnd : public FrontEnd {
   int status_requests_ = 0;     // that have been seen
   double status_s_ = -1;        // when the last of them was answered
   const Dispatcher* dispatcher_ = nullptr;
+  std::vector<BatchFrontEnd*> shown_;  // this one and those of show_with()
 };
 
 }  // namespace computron

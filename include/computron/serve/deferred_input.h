@@ -34,18 +34,20 @@ class DeferredInput {
     IncomingRequest incoming;  // no requests but a failure if what it names (an image) has changed meanwhile
     double arrival_s = 0;
     ModelId model = 0;
+    std::int32_t priority = 0;
     bool ahead = false;  // begun() is to be called for it
   };
   // The next that was asked for, if it is there. Throws as LineRereader::poll().
   std::optional<Line> poll();
   // As DeferredRequests'.
-  void begun(ModelId model) { requests_.begun(model); }
+  void begun(ModelId model, std::int32_t priority) { requests_.begun(model, priority); }
 
  private:
   struct Coming {
     double arrival_s = 0;
     std::size_t bytes = 0;
     ModelId model = 0;
+    std::int32_t priority = 0;
     bool ahead = false;
   };
   bool ask_for_one(const Dispatcher& dispatcher, double now_s);

@@ -1,4 +1,5 @@
-// How a running job stands, for people: the block that SIGUSR2 prints and `--status FILE` holds.
+// How a running job stands: for people the block that SIGUSR2 prints and `--status FILE` holds, for programs the JSON
+// object that `--progress FILE` holds.
 #pragma once
 
 #include <condition_variable>
@@ -51,28 +52,37 @@ struct JobStatus {
 // Lines, the last with its end. Models that nothing is known of but that they are there are counted only.
 std::string status_block(const JobStatus& status);
 
+// One line: `total` (lines read so far, all of them once `predicted_end` is known), `done` and `failed` of them,
+// `tokens_per_s` lately, `predicted_end` and `updated` as ISO 8601 has it; `predicted_end` is null while nobody can
+// say. `unix_s`: seconds since 1970, now.
+std::string progress_json(const JobStatus& status, double unix_s);
+
 // Seconds until all requests are done if the others take as long as those that are; absent when that is unknown.
 std::optional<double> time_left_s(double elapsed_s, std::uint64_t done, std::uint64_t total, bool total_known);
 
 // Prints and writes from a thread of its own, so that no slow terminal or file system holds up its caller.
 class StatusWriter {
  public:
-  // `path`: replaced as a whole by each status (PATH.partial and rename); empty: only prints.
-  explicit StatusWriter(std::string path);
+  // The files of --status and --progress, which each status replaces as a whole (FILE.partial and rename); empty: none.
+  explicit StatusWriter(std::string status_file, std::string progress_file = {});
   ~StatusWriter();  // what has been given is written first
   StatusWriter(const StatusWriter&) = delete;
   StatusWriter& operator=(const StatusWriter&) = delete;
 
-  bool has_file() const { return !path_.empty(); }
+  bool has_file() const { return !status_file_.path.empty() || !progress_file_.path.empty(); }
   // Takes the place of what has not been written yet. `print`: on standard error, too. Never waits for the writing.
   void put(JobStatus status, bool print);
 
  private:
+  // Of the thread.
+  struct File {
+    const std::string path = {};
+    bool warned = false;
+  };
   void run(const std::stop_token& stop);
-  void replace_file(const std::string& text);
+  static void replace(File& file, const std::string& text);
 
-  const std::string path_;
-  bool warned_ = false;  // of the thread
+  File status_file_, progress_file_;
   std::mutex mutex_;
   std::condition_variable_any wake_;
   std::optional<JobStatus> status_;
