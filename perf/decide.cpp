@@ -101,7 +101,7 @@ class Job {
     for (int time = 0; time < 3; ++time) {
       for (ModelId m = 0; m < models; ++m) submit(m, 1e4 * time, 1);
     }
-    if (scheduler_.waits_for_input()) scheduler_.note_input_end();  // the others expect more
+    if (scheduler_.waits_for_input(now_s_)) scheduler_.note_input_end();  // the others expect more
     while (open_ > 0) turn(/*measure=*/false);
   }
 
