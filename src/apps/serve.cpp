@@ -310,6 +310,7 @@ void add_serve(CLI::App& app, ServeHooks& hooks) {
   add_serve_options(*command, *options);
   command->callback([command, options, &hooks] {
     if (!options->config.empty()) apply_config(*command, options->config);
+    options->check_files();
     if (!options->core) forbid_core_dumps();
     catch_stop_signals();
     catch_status_signal();
