@@ -113,16 +113,18 @@ RunInfo info_of(const Job& job, double wall_s) {
 // Ends the ranks in order, with what rank 0 says.
 [[noreturn]] void throw_stopped() { throw VoteError(ExitCode::kStopped, 0, host_name(), stopped_early()); }
 
-// Of the input in this place.
+ViewOptions view_options(const ServeOptions& options) {
+  return {.progress_line = !options.quiet, .status_file = options.status, .progress_file = options.progress};
+}
+
+// Of the input in this place. One that is alone shows how the job stands.
 BatchOptions batch_options(const ServeOptions& options, const ServeFiles& files, std::size_t input) {
-  const bool shows = input == 0;
+  const bool alone = files.inputs.size() == 1;
   std::vector<int> priorities;
   for (const ModelEntry& model : options.job.options.models) priorities.push_back(model.priority);
   return {.replay = options.replay,
           .live = files.inputs[input].requests == "-",
-          .show_progress = shows && !options.quiet,
-          .status_file = shows ? options.status : "",
-          .progress_file = shows ? options.progress : "",
+          .view = alone ? std::optional(view_options(options)) : std::nullopt,
           .priorities = std::move(priorities),
           .ahead = static_cast<std::size_t>(options.job.options.max_seqs),
           .recorder = files.recorder.get(),
@@ -163,13 +165,17 @@ void end_record(const Call& call, StepRecorder& recorder, bool all_done, double 
 std::unique_ptr<FrontEnd> make_front_end(const ServeOptions& options, const Job& job, const ServeFiles& files,
                                          Metrics& metrics, double start_s) {
   std::vector<std::unique_ptr<BatchFrontEnd>> batches;
+  std::vector<const BatchCounts*> counts;
   for (std::size_t i = 0; i < files.inputs.size(); ++i) {
     const InputFiles& input = files.inputs[i];
     batches.push_back(std::make_unique<BatchFrontEnd>(*input.reader, *input.writer, metrics, job.models().served(),
                                                       start_s, batch_options(options, files, i)));
+    counts.push_back(&batches.back()->counts());
   }
   if (batches.size() == 1) return std::move(batches.front());
-  return std::make_unique<SeveralInputs>(std::move(batches), files.recorder.get());
+  auto view =
+      std::make_unique<BatchView>(std::move(counts), metrics, job.models().names(), start_s, view_options(options));
+  return std::make_unique<SeveralInputs>(std::move(batches), std::move(view), files.recorder.get());
 }
 
 // Returns whether every request has its result, and in `start_s` the start of the service.

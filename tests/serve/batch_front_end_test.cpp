@@ -126,7 +126,7 @@ class Batch {
  public:
   // `replay`: they arrive one after the other, the last after 10 ms.
   explicit Batch(std::string policy, bool replay = false) : serving_{.policy = std::move(policy)} {
-    serving_.options = {.replay = replay, .show_progress = false};
+    serving_.options = {.replay = replay, .view = ViewOptions{.progress_line = false}};
     std::vector<std::string> lines;
     for (RequestId line = 0; line < kLines; ++line) lines.push_back(line_of(line));
     write_input(lines);
