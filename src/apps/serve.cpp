@@ -113,8 +113,17 @@ RunInfo info_of(const Job& job, double wall_s) {
 // Ends the ranks in order, with what rank 0 says.
 [[noreturn]] void throw_stopped() { throw VoteError(ExitCode::kStopped, 0, host_name(), stopped_early()); }
 
-ViewOptions view_options(const ServeOptions& options) {
-  return {.progress_line = !options.quiet, .status_file = options.status, .progress_file = options.progress};
+ViewOptions view_options(const ServeOptions& options, const ServeFiles& files) {
+  return {.progress_line = !options.quiet,
+          .status_file = options.status,
+          .progress_file = options.progress,
+          .done_before = files.complete_lines};
+}
+
+// Whoever waits for the end of the job by these files sees it.
+void show_complete(const ServeOptions& options, const ServeFiles& files) {
+  StatusWriter writer(options.status, options.progress);
+  writer.put({.total_known = true, .done_before = files.complete_lines, .end = "finished"}, /*print=*/false);
 }
 
 // Of the input in this place. One that is alone shows how the job stands.
@@ -124,7 +133,7 @@ BatchOptions batch_options(const ServeOptions& options, const ServeFiles& files,
   for (const ModelEntry& model : options.job.options.models) priorities.push_back(model.priority);
   return {.replay = options.replay,
           .live = files.inputs[input].requests == "-",
-          .view = alone ? std::optional(view_options(options)) : std::nullopt,
+          .view = alone ? std::optional(view_options(options, files)) : std::nullopt,
           .priorities = std::move(priorities),
           .ahead = static_cast<std::size_t>(options.job.options.max_seqs),
           .recorder = files.recorder.get(),
@@ -135,6 +144,7 @@ BatchOptions batch_options(const ServeOptions& options, const ServeFiles& files,
 RunInfo info_at_end(const Call& call, const Job& job, const ServeFiles& files, double start_s, std::string started) {
   RunInfo info = info_of(job, now_s() - start_s);
   info.started = std::move(started);
+  info.requests_before = files.complete_lines;
   for (const InputFiles& input : files.inputs) {
     info.attempt = std::max(info.attempt, input.writer->attempt());
     info.requests_before += input.writer->history().lines_done();
@@ -173,8 +183,8 @@ std::unique_ptr<FrontEnd> make_front_end(const ServeOptions& options, const Job&
     counts.push_back(&batches.back()->counts());
   }
   if (batches.size() == 1) return std::move(batches.front());
-  auto view =
-      std::make_unique<BatchView>(std::move(counts), metrics, job.models().names(), start_s, view_options(options));
+  auto view = std::make_unique<BatchView>(std::move(counts), metrics, job.models().names(), start_s,
+                                          view_options(options, files));
   return std::make_unique<SeveralInputs>(std::move(batches), std::move(view), files.recorder.get());
 }
 
@@ -268,7 +278,10 @@ void serve_watched(const Call& call, Communicator world) {
   agreed(world, [&] {
     if (reports) call.heartbeat.run_beside([&] { open_output(options, world.size(), files); });
   });
-  if (is_complete(world, files)) return;
+  if (is_complete(world, files)) {
+    if (reports) call.heartbeat.run_beside([&] { show_complete(options, files); });
+    return;
+  }
   if (reports) log_options(call.command);
   JobOptions job_options = options.job.options;
   job_options.page_bytes = kept_page_bytes(world, job_options, files);
