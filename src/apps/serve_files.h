@@ -1,6 +1,7 @@
 // The files of `computron serve`: where requests come from, and where results go.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
