@@ -29,8 +29,10 @@
 #include "computron/base/time.h"
 #include "computron/comm/agreed.h"
 #include "computron/serve/batch_front_end.h"
+#include "computron/serve/batch_view.h"
 #include "computron/serve/engine.h"
 #include "computron/serve/group_schedulers.h"
+#include "computron/serve/live_view.h"
 #include "computron/serve/preflight.h"
 #include "computron/serve/several_inputs.h"
 #include "computron/serve/trace_file.h"
@@ -118,16 +120,27 @@ RunInfo info_of(const Job& job, double wall_s) {
 // Ends the ranks in order, with what rank 0 says.
 [[noreturn]] void throw_stopped() { throw VoteError(ExitCode::kStopped, 0, host_name(), stopped_early()); }
 
-// Of the input in this place.
+ViewOptions view_options(const ServeOptions& options, const ServeFiles& files) {
+  return {.progress_line = !options.quiet,
+          .status_file = options.status,
+          .progress_file = options.progress,
+          .done_before = files.complete_lines};
+}
+
+// Whoever waits for the end of the job by these files sees it.
+void show_complete(const ServeOptions& options, const ServeFiles& files) {
+  StatusWriter writer(options.status, options.progress);
+  writer.put({.total_known = true, .done_before = files.complete_lines, .end = "finished"}, /*print=*/false);
+}
+
+// Of the input in this place. One that is alone shows how the job stands.
 BatchOptions batch_options(const ServeOptions& options, const ServeFiles& files, std::size_t input) {
-  const bool shows = input == 0;
+  const bool alone = files.inputs.size() == 1;
   std::vector<int> priorities;
   for (const ModelEntry& model : options.job.options.models) priorities.push_back(model.priority);
   return {.replay = options.replay,
           .live = files.inputs[input].requests == "-",
-          .show_progress = shows && !options.quiet,
-          .status_file = shows ? options.status : "",
-          .progress_file = shows ? options.progress : "",
+          .view = alone ? std::optional(view_options(options, files)) : std::nullopt,
           .priorities = std::move(priorities),
           .ahead = static_cast<std::size_t>(options.job.options.max_seqs),
           .recorder = files.recorder.get(),
@@ -138,6 +151,7 @@ BatchOptions batch_options(const ServeOptions& options, const ServeFiles& files,
 RunInfo info_at_end(const Call& call, const Job& job, const ServeFiles& files, double start_s, std::string started) {
   RunInfo info = info_of(job, now_s() - start_s);
   info.started = std::move(started);
+  info.requests_before = files.complete_lines;
   for (const InputFiles& input : files.inputs) {
     info.attempt = std::max(info.attempt, input.writer->attempt());
     info.requests_before += input.writer->history().lines_done();
@@ -168,13 +182,17 @@ void end_record(const Call& call, StepRecorder& recorder, bool all_done, double 
 std::unique_ptr<FrontEnd> make_front_end(const ServeOptions& options, const Job& job, const ServeFiles& files,
                                          Metrics& metrics, double start_s) {
   std::vector<std::unique_ptr<BatchFrontEnd>> batches;
+  std::vector<const BatchCounts*> counts;
   for (std::size_t i = 0; i < files.inputs.size(); ++i) {
     const InputFiles& input = files.inputs[i];
     batches.push_back(std::make_unique<BatchFrontEnd>(*input.reader, *input.writer, metrics, job.models().served(),
                                                       start_s, batch_options(options, files, i)));
+    counts.push_back(&batches.back()->counts());
   }
   if (batches.size() == 1) return std::move(batches.front());
-  return std::make_unique<SeveralInputs>(std::move(batches), files.recorder.get());
+  auto view = std::make_unique<BatchView>(std::move(counts), metrics, job.models().names(), start_s,
+                                          view_options(options, files));
+  return std::make_unique<SeveralInputs>(std::move(batches), std::move(view), files.recorder.get());
 }
 
 // Returns whether every request has its result, and in `start_s` the start of the service.
@@ -267,7 +285,10 @@ void serve_watched(const Call& call, Communicator world) {
   agreed(world, [&] {
     if (reports) call.heartbeat.run_beside([&] { open_output(options, world.size(), files); });
   });
-  if (is_complete(world, files)) return;
+  if (is_complete(world, files)) {
+    if (reports) call.heartbeat.run_beside([&] { show_complete(options, files); });
+    return;
+  }
   if (reports) log_options(call.command);
   JobOptions job_options = options.job.options;
   job_options.page_bytes = kept_page_bytes(world, job_options, files);
@@ -315,6 +336,7 @@ void add_serve(CLI::App& app, ServeHooks& hooks) {
   add_serve_options(*command, *options);
   command->callback([command, options, &hooks] {
     if (!options->config.empty()) apply_config(*command, options->config);
+    options->check_files();
     if (!options->core) forbid_core_dumps();
     catch_stop_signals();
     catch_status_signal();

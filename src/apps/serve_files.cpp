@@ -66,7 +66,8 @@ void open_output(const ServeOptions& options, int ranks, ServeFiles& files) {
   for (std::size_t i = 0; i < options.requests.size(); ++i) {
     InputFiles input{.requests = options.requests[i], .output = options.output[i]};
     input.found = claim_output(input.output, input.requests, settings, journal);
-    if (input.is_complete()) {
+    if (const auto* complete = std::get_if<CompleteOutput>(&*input.found)) {
+      files.complete_lines += complete->lines;
       spdlog::info("'{}' has a result of every request: nothing to do", input.output);
     } else {
       files.inputs.push_back(std::move(input));

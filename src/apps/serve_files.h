@@ -1,6 +1,7 @@
 // The files of `computron serve`: where requests come from, and where results go.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,14 +25,14 @@ struct InputFiles {
   std::optional<FoundOutput> found = {};  // until the writer has it
   std::unique_ptr<ResultWriter> writer = {};
   std::unique_ptr<RequestReader> reader = {};
-  bool is_complete() const { return found && std::holds_alternative<CompleteOutput>(*found); }
 };
 
 // What only rank 0 has.
 struct ServeFiles {
   std::vector<CheckpointIndex> indices;  // of the models, until the job has them
   std::optional<NamedProfiles> profiles;
-  std::vector<InputFiles> inputs;  // but for those whose results are all there; of a dry run one, without an output
+  std::vector<InputFiles> inputs;    // but for those whose results are all there; of a dry run one, without an output
+  std::uint64_t complete_lines = 0;  // of those others
   std::unique_ptr<StepRecorder> recorder;  // null: none is wanted
 };
 

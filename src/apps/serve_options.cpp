@@ -4,6 +4,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
+#include <initializer_list>
+#include <map>
 
 #include "computron/base/json_text.h"
 #include "computron/base/size.h"
@@ -143,10 +146,36 @@ void add_watching_options(CLI::App& app, ServeOptions& o) {
                  "Write {total, done, failed, tokens_per_s, predicted_end, updated} to this JSON file each second");
 }
 
+// Files that the job writes, by their whole names, and who does: "--output x".
+class WrittenFiles {
+ public:
+  // One of that option, and what stands beside it under its name and one of these ends. Error{kUsage} if one of them is
+  // there already.
+  void add(const std::string& option, const std::string& file, std::initializer_list<const char*> ends) {
+    if (file.empty()) return;
+    for (const char* end : ends) {
+      const auto [other, is_new] = files_.emplace(whole_name(file) + end, fmt::format("{} {}", option, file));
+      if (is_new) continue;
+      throw Error(ExitCode::kUsage,
+                  fmt::format("{} {}: '{}' is a file of {}", option, file, other->first, other->second));
+    }
+  }
+  // That the job reads: nobody who comes later writes it.
+  void add_read(const std::string& option, const std::string& file) {
+    files_.emplace(whole_name(file), fmt::format("{} {}", option, file));
+  }
+
+ private:
+  static std::string whole_name(const std::string& file) {
+    return std::filesystem::absolute(file).lexically_normal().string();
+  }
+  std::map<std::string, std::string> files_;
+};
+
 }  // namespace
 
 // No name twice: nobody reads one input for two outputs, nor writes two results into one.
-void ServeOptions::check_inputs() const {
+void ServeOptions::check_files() const {
   const auto check_names = [](const char* option, std::vector<std::string> names) {
     std::ranges::sort(names);
     const auto twice = std::ranges::adjacent_find(names);
@@ -160,13 +189,29 @@ void ServeOptions::check_inputs() const {
     return;
   }
   if (output.empty()) throw Error(ExitCode::kUsage, "--output is required");
-  if (output.size() == requests.size()) return;
-  throw Error(ExitCode::kUsage, fmt::format("each --requests has an --output, in the same order ({} and {} are given)",
-                                            requests.size(), output.size()));
+  if (output.size() != requests.size()) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("each --requests has an --output, in the same order ({} and {} are given)", requests.size(),
+                            output.size()));
+  }
+  check_written();
+}
+
+// An output that is its own input, and such a record, are refused where they are opened: links lead there, too.
+void ServeOptions::check_written() const {
+  WrittenFiles files;
+  for (const std::string& file : output) {
+    files.add("--output", file, {"", ".partial", ".journal", ".lock", ".spool", ".done"});
+  }
+  files.add("--record", record, {""});
+  for (const std::string& file : requests) files.add_read("--requests", file);
+  files.add("--metrics", metrics, {"", ".partial"});
+  files.add("--trace", trace, {"", ".partial"});
+  files.add("--status", status, {"", ".partial"});
+  files.add("--progress", progress, {"", ".partial"});
 }
 
 void ServeOptions::complete() {
-  check_inputs();
   job.options.load = !dry_run;
   job.complete();
   job.options.on_late = parse_on_late(on_late);

@@ -42,11 +42,13 @@ struct ServeOptions {
   double watchdog = 1;
   bool core = false;
 
-  // Checks what is given, and reads it into `job` and `journal`. Error{kUsage} naming the option at fault.
+  // What can be told of the names of files alone, before there are ranks. Error{kUsage} naming the option at fault.
+  void check_files() const;
+  // Checks the rest of what is given, and reads it into `job` and `journal`. Error{kUsage} naming the option at fault.
   void complete();
 
  private:
-  void check_inputs() const;
+  void check_written() const;
   void choose_chat();
   void read_guide_memory();
 };

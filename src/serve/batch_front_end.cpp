@@ -12,12 +12,15 @@ namespace {
 
 constexpr int kLinesAtOnce = 4096;         // read by one call where there is no room: some 2 ms
 constexpr int kMostLinesAtOnce = 1 << 16;  // and where there is
-constexpr std::size_t kPastSeconds = 10;   // that rates are over
-// A launcher hands a signal to every rank: what follows the first within this time asks for the same.
-constexpr double kSameRequest_s = 0.5;
 
 std::vector<int> priorities_of(const BatchOptions& options, std::size_t models) {
   return options.priorities.empty() ? std::vector<int>(models, 0) : options.priorities;
+}
+
+std::vector<std::string> ids_of(const std::vector<ServedModel>& models) {
+  std::vector<std::string> ids;
+  for (const ServedModel& model : models) ids.push_back(model.id);
+  return ids;
 }
 
 }  // namespace
@@ -28,13 +31,12 @@ BatchFrontEnd::BatchFrontEnd(RequestReader& reader, ResultWriter& writer, Metric
       writer_(writer),
       metrics_(metrics),
       models_(std::move(models)),
-      start_s_(start_s),
       options_(options),
       deferred_(reader.rereader(), priorities_of(options, models_.size()), options.ahead),
-      progress_line_(options.show_progress, start_s),
-      queues_(models_.size()),
-      status_writer_(options.status_file, options.progress_file),
-      shown_{this} {}
+      counts_{&reader, writer.history().lines_done(), 0, std::vector<QueueDepth>(models_.size())} {
+  if (options.view)
+    view_.emplace(std::vector<const BatchCounts*>{&counts_}, metrics, ids_of(models_), start_s, *options.view);
+}
 
 bool BatchFrontEnd::take_input(Dispatcher& dispatcher, double now) {
   if (closed_) return false;
@@ -103,7 +105,7 @@ bool BatchFrontEnd::may_read(const Dispatcher& dispatcher) {
 bool BatchFrontEnd::take_deferred(Dispatcher& dispatcher, double now) {
   bool took = false;
   while (std::optional<DeferredInput::Line> line = deferred_.poll()) {
-    --queues_[line->model].waiting;
+    --counts_.queues[line->model].waiting;
     if (const auto* failure = std::get_if<RequestFailure>(&line->incoming.content)) {
       fail(line->incoming, *failure);
       if (line->ahead) deferred_.begun(line->model, line->priority);
@@ -136,7 +138,7 @@ void BatchFrontEnd::take(IncomingRequest incoming, Dispatcher& dispatcher, doubl
     return;
   }
   any_deferred_ = true;
-  ++queues_[std::get<RequestParts>(incoming.content).front().model].waiting;
+  ++counts_.queues[std::get<RequestParts>(incoming.content).front().model].waiting;
   deferred_.defer(incoming, arrival_s);
 }
 
@@ -170,7 +172,7 @@ void BatchFrontEnd::submit(IncomingRequest incoming, double arrival_s, const Tur
   unfinished.ahead = turn.ahead;
   unfinished.model = parts.front().model;
   unfinished.priority = parts.front().priority;
-  ++queues_[unfinished.model].waiting;
+  ++counts_.queues[unfinished.model].waiting;
   for (Request& request : parts) {
     request.id += options_.first_id;
     request.arrival_s = arrival_s;
@@ -190,7 +192,7 @@ void BatchFrontEnd::put_results(std::vector<Completion> completions, double /*no
     part = std::move(completion);
     if (--unfinished->second.missing > 0) continue;
     if (unfinished->second.begun) {
-      --queues_[unfinished->second.model].running;
+      --counts_.queues[unfinished->second.model].running;
     } else {
       leave_queue(unfinished->second);
     }
@@ -201,13 +203,13 @@ void BatchFrontEnd::put_results(std::vector<Completion> completions, double /*no
 
 // One that has begun, or has ended before it did.
 void BatchFrontEnd::leave_queue(const UnfinishedLine& line) {
-  --queues_[line.model].waiting;
+  --counts_.queues[line.model].waiting;
   if (line.ahead) deferred_.begun(line.model, line.priority);
 }
 
 void BatchFrontEnd::put_result(const UnfinishedLine& line) {
   metrics_.add(line.parts);
-  for (const Completion& part : line.parts) generated_tokens_ += part.generated_tokens;
+  for (const Completion& part : line.parts) counts_.generated_tokens += part.generated_tokens;
   writer_.write(line.incoming.line, format_result(line.incoming, line.parts, models_[line.parts.front().model].config));
 }
 
@@ -222,7 +224,7 @@ Ticket BatchFrontEnd::begin(const std::vector<RequestId>& requests) {
     latest = std::max(latest, unfinished->second.noted_by);
     if (std::exchange(unfinished->second.begun, true)) continue;
     leave_queue(unfinished->second);
-    ++queues_[unfinished->second.model].running;
+    ++counts_.queues[unfinished->second.model].running;
     begun.push_back(line);
   }
   if (begun.empty()) return latest;
@@ -231,113 +233,14 @@ Ticket BatchFrontEnd::begin(const std::vector<RequestId>& requests) {
   return latest;
 }
 
-void BatchFrontEnd::step_done(const std::vector<Report>& reports, double /*now*/) {
-  for (const Report& report : reports) sampled_tokens_ += report.rows.size();
-}
-
-void BatchFrontEnd::show(const Activity& activity, double now) {
-  if (progress_line_.due(start_s_ + now)) progress_line_.update(start_s_ + now, progress(activity));
-  if (metrics_.queues().due(now)) metrics_.queues().note(now, queues());
-  update_status(activity, now);
-}
-
-// Once a second what rates are taken from and the status file; the status on request.
-void BatchFrontEnd::update_status(const Activity& activity, double now) {
-  dispatcher_ = activity.dispatcher;
-  if (past_.empty() || now >= past_.back().time_s + 1) {
-    if (past_.size() > kPastSeconds) past_.pop_front();
-    if (status_writer_.has_file()) status_writer_.put(status(activity, now), /*print=*/false);
-    past_.push_back(counts(now));
-  }
-  if (activity.status_requests == status_requests_) return;
-  status_requests_ = activity.status_requests;
-  if (status_s_ >= 0 && now < status_s_ + kSameRequest_s) return;
-  status_s_ = now;
-  status_writer_.put(status(activity, now), /*print=*/true);
-}
-
-JobCounts BatchFrontEnd::counts(double now) const {
-  const ModelMetrics all = metrics_.counts();
-  return {now, metrics_.finished(), sampled_tokens_, all.steps.count, all.swaps.count, all.swaps.bytes};
-}
-
-JobStatus BatchFrontEnd::status(const Activity& activity, double now) {
-  const ProgressLine::State state = progress(activity);
-  JobStatus status{.counts = counts(now),
-                   .before = past_.empty() ? JobCounts{} : past_.front(),
-                   .total = state.total,
-                   .total_known = state.total_known,
-                   .failed = metrics_.failed()};
-  const std::vector<QueueDepth> queues = this->queues();
-  for (std::size_t i = 0; i < models_.size(); ++i) {
-    const auto model = static_cast<ModelId>(i);
-    status.models.push_back({models_[i].id, queues[i], metrics_.finished(model),
-                             activity.dispatcher != nullptr ? activity.dispatcher->resident_ratio(model) : 0});
-  }
-  for (const GroupActivity& group : activity.groups) {
-    GroupStatus& of_group = status.groups.emplace_back();
-    if (activity.dispatcher != nullptr) of_group.open = activity.dispatcher->open_requests(status.groups.size() - 1);
-    if (!group.running) continue;
-    of_group.running = models_[*group.running].id;
-    of_group.swapping = group.swapping;
-  }
-  return status;
-}
-
-void BatchFrontEnd::end_status(const char* end, double now) {
-  if (!status_writer_.has_file()) return;
-  JobStatus last = status({.dispatcher = dispatcher_}, now);
-  last.end = end;
-  status_writer_.put(std::move(last), /*print=*/false);
-}
-
 void BatchFrontEnd::stop(bool in_order, double now) {
-  progress_line_.finish(start_s_ + now, progress({}));
-  end_status("stopped", now);
+  if (view_) view_->end("stopped", now);
   std::move(writer_).stop(in_order);
 }
 
 void BatchFrontEnd::finish(double now) {
-  progress_line_.finish(start_s_ + now, progress({}));
-  end_status("finished", now);
+  if (view_) view_->end("finished", now);
   ensure(unfinished_lines_.empty(), "requests without a result");
-}
-
-ProgressLine::State BatchFrontEnd::progress(const Activity& activity) {
-  ProgressLine::State state{.done = metrics_.finished(),
-                            .total_known = true,
-                            .model = running_models(activity),
-                            .swapping = std::ranges::any_of(activity.groups, &GroupActivity::swapping)};
-  for (BatchFrontEnd* batch : shown_) {
-    state.total += batch->reader_.lines_seen() - batch->reader_.lines_skipped();
-    state.total_known &= batch->all_read();
-    state.generated_tokens += batch->generated_tokens_;
-  }
-  return state;
-}
-
-void BatchFrontEnd::show_with(std::span<const std::unique_ptr<BatchFrontEnd>> others) {
-  for (const auto& other : others) shown_.push_back(other.get());
-}
-
-std::vector<QueueDepth> BatchFrontEnd::queues() const {
-  std::vector<QueueDepth> sums(models_.size());
-  for (const BatchFrontEnd* batch : shown_) {
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      sums[i].waiting += batch->queues_[i].waiting;
-      sums[i].running += batch->queues_[i].running;
-    }
-  }
-  return sums;
-}
-
-// Of the groups, in their order.
-std::string BatchFrontEnd::running_models(const Activity& activity) const {
-  std::string names;
-  for (const GroupActivity& group : activity.groups) {
-    if (group.running) names += (names.empty() ? "" : ", ") + models_[*group.running].id;
-  }
-  return names;
 }
 
 }  // namespace computron

@@ -26,11 +26,12 @@ void DeferredInput::ask(const Dispatcher& dispatcher, double now_s) {
   }
 }
 
-// Lines on their way take room already.
+// Lines on their way take room already, and so does what was preempted.
 bool DeferredInput::ask_for_one(const Dispatcher& dispatcher, double now_s) {
   const SchedulerOptions& limits = dispatcher.scheduler(0).options();
   const std::size_t bytes = dispatcher.waiting_bytes() + coming_bytes_;
-  const bool room = dispatcher.waiting() + coming_.size() < limits.max_waiting && bytes < limits.max_waiting_bytes;
+  const std::size_t requests = dispatcher.waiting() + dispatcher.set_aside() + coming_.size();
+  const bool room = requests < limits.max_waiting && bytes < limits.max_waiting_bytes;
   const std::optional<DeferredLine> line =
       room ? requests_.take(now_s) : requests_.take_ahead(now_s, /*one_a_queue=*/bytes >= 2 * limits.max_waiting_bytes);
   if (!line) return false;

@@ -4,10 +4,9 @@
 
 namespace computron {
 
-SeveralInputs::SeveralInputs(std::vector<std::unique_ptr<BatchFrontEnd>> inputs, StepRecorder* recorder)
-    : inputs_(std::move(inputs)), recorder_(recorder) {
-  inputs_.front()->show_with(std::span(inputs_).subspan(1));
-}
+SeveralInputs::SeveralInputs(std::vector<std::unique_ptr<BatchFrontEnd>> inputs, std::unique_ptr<BatchView> view,
+                             StepRecorder* recorder)
+    : inputs_(std::move(inputs)), view_(std::move(view)), recorder_(recorder) {}
 
 bool SeveralInputs::take_input(Dispatcher& dispatcher, double now) {
   if (closed_) return false;
@@ -95,10 +94,12 @@ void SeveralInputs::check() {
 }
 
 void SeveralInputs::finish(double now) {
+  view_->end("finished", now);
   for (const auto& input : inputs_) input->finish(now);
 }
 
 void SeveralInputs::stop(bool in_order, double now) {
+  view_->end("stopped", now);
   for (const auto& input : inputs_) input->stop(in_order, now);
 }
 

@@ -84,6 +84,37 @@ TEST_F(ServeArguments, ConfigurationFilesAreCheckedLikeTheCommandLine) {
   EXPECT_EQ(serve_with("--config", file("none.toml")).code, 64);
 }
 
+// Each of these would destroy the other's file, the journal of results among them.
+TEST_F(ServeArguments, NoFileIsWrittenForTwoUses) {
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> command{"serve", "--model", "a=" + file("a.h5"), "--requests", file("in")};
+    command.insert(command.end(), more.begin(), more.end());
+    return run(command);
+  };
+  const std::string out = file("out"), other = file("x/../out");
+  const std::vector<std::vector<std::string>> refused = {
+      {"--output", out, "--progress", out},
+      {"--output", out, "--status", other},
+      {"--output", out, "--metrics", out + ".partial"},
+      {"--output", out, "--progress", out + ".journal"},
+      {"--output", out, "--trace", out + ".done"},
+      {"--output", out + ".partial", "--status", out},
+      {"--output", out, "--record", out},
+      {"--output", out, "--progress", file("p"), "--status", file("p")},
+      {"--output", out, "--progress", file("p"), "--metrics", file("p.partial")},
+      {"--output", out, "--progress", file("in")},
+      {"--output", out, "--metrics", file("./in")},
+      {"--output", out, "--requests", "-", "--output", other}};
+  for (const auto& more : refused) {
+    const Outcome outcome = with(more);
+    EXPECT_EQ(outcome.code, 64) << more.back();
+    EXPECT_THAT(outcome.errors, HasSubstr(more[more.size() - 2] + " " + more.back() + ": '" + file("")));
+    EXPECT_THAT(outcome.errors, HasSubstr("' is a file of --"));
+  }
+  EXPECT_NE(
+      with({"--output", out, "--progress", out + ".progress", "--status", file("s"), "--metrics", file("m")}).code, 64);
+}
+
 TEST_F(ServeArguments, PoliciesHaveNames) {
   const Outcome refused = serve_with("--policy", "lifo");
   EXPECT_EQ(refused.code, 64);

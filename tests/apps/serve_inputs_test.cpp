@@ -160,13 +160,20 @@ TEST_F(ServeInputs, AJobThatWasKilledGoesOnWithAllInputs) {
   EXPECT_FALSE(fs::exists(batch()));
   const Served served = serve(both, folder_);
   ASSERT_EQ(served.job.exit_code, 0) << served.job.errors;
+  const auto all_done = [&] { return nlohmann::json::parse(text_of(progress())); };
+  EXPECT_EQ(all_done()["total"], kBatch + 40) << "with what the first attempt did";
+  EXPECT_EQ(all_done()["done"], kBatch + 40);
   EXPECT_EQ(served.results.size(), static_cast<std::size_t>(kBatch));
   EXPECT_EQ(sorted_lines(live()), sorted_lines(alone.output));
   EXPECT_EQ(served.metrics["attempt"], 2);
   EXPECT_GT(served.metrics["requests"]["before"], 0);
 
+  fs::remove(progress());
   const Served again = serve(both, folder_);
   EXPECT_EQ(again.job.exit_code, 0) << "nothing to do: " << again.job.errors;
+  EXPECT_EQ(all_done()["total"], kBatch + 40);
+  EXPECT_EQ(all_done()["done"], kBatch + 40);
+  EXPECT_EQ(all_done()["predicted_end"], all_done()["updated"]);
 }
 
 TEST_F(ServeInputs, WhatDoesNotFitTogetherIsRefused) {

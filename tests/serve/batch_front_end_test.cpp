@@ -126,7 +126,7 @@ class Batch {
  public:
   // `replay`: they arrive one after the other, the last after 10 ms.
   explicit Batch(std::string policy, bool replay = false) : serving_{.policy = std::move(policy)} {
-    serving_.options = {.replay = replay, .show_progress = false};
+    serving_.options = {.replay = replay, .view = ViewOptions{.progress_line = false}};
     std::vector<std::string> lines;
     for (RequestId line = 0; line < kLines; ++line) lines.push_back(line_of(line));
     write_input(lines);
@@ -544,6 +544,38 @@ TEST(Deferred, LineThatHasArrivedBeginsBeforeAMassThatHasNot) {
     EXPECT_THAT(batch.begun().front(), ::testing::ElementsAre(kMass));
     batch.expect_results(numbers_below(kMass + 1));
   }
+}
+
+// Nine lines, three of them at a time more urgent than those before; the mass arrives last. Where as many are preempted
+// as may wait, none of it is read again.
+TEST(Deferred, NothingIsReadAgainForTheRoomThatPreemptedOnesTake) {
+  Batch batch("balanced", /*replay=*/true);
+  std::vector<std::string> lines;
+  for (RequestId line = 0; line < kMass; ++line) {
+    lines.push_back(Batch::line_of(line, std::min<double>(static_cast<double>(line / 3), 3), "opt-a"));
+    if (line < 9)
+      lines.back().insert(lines.back().find("\"max_tokens\""), fmt::format(R"("priority":-{},)", 1 + line / 3));
+  }
+  batch.write_input(lines);
+  batch.defer_beyond(4, 1);
+  Parts parts = batch.make_parts();
+  for (int s = 0; s < 3; ++s) {
+    const auto take_input = [&] {
+      while (parts.front_end.take_input(parts.dispatcher, s) || parts.front_end.input_open()) rest();
+    };
+    take_input();
+    const Decision decision = parts.dispatcher.next(0, s);
+    const auto* planned = std::get_if<PlannedStep>(&decision);
+    ASSERT_NE(planned, nullptr);
+    const auto first = static_cast<RequestId>(3 * s);
+    EXPECT_THAT(planned->begun, ::testing::UnorderedElementsAre(first, first + 1, first + 2));
+    parts.front_end.begin(planned->begun);
+    const std::vector<SampledRow> rows(planned->step.logit_rows(), SampledRow{.token = 7, .top = {}});
+    parts.dispatcher.completed(0, planned->step.id, {rows}, s);
+    take_input();
+  }
+  EXPECT_EQ(parts.dispatcher.set_aside(), 6u);
+  EXPECT_EQ(parts.dispatcher.waiting(), 1u);
 }
 
 TEST(Deferred, LineThatIsWrongHasItsErrorAtOnceAndOnlyOnce) {

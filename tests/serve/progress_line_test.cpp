@@ -193,6 +193,13 @@ TEST(ProgressFile, IsJsonWithAPredictedEnd) {
   EXPECT_THAT(progress_json(status, 1e9), HasSubstr(R"("predicted_end":"2001-09-09T01:46:40Z",)")) << "it is over";
 }
 
+TEST(ProgressFile, CountsWhatEarlierAttemptsDidButPredictsWithoutIt) {
+  JobStatus status = status_sample();
+  status.done_before = 900;
+  EXPECT_THAT(progress_json(status, 1e9), HasSubstr(R"({"total":1000,"done":925,"failed":2,)"));
+  EXPECT_THAT(progress_json(status, 1e9), HasSubstr(R"("predicted_end":"2001-09-09T01:51:40Z",)")) << "300 s for 75";
+}
+
 TEST(StatusWriter, ReplacesBothFilesAsAWhole) {
   const TemporaryFolder folder;
   const JobStatus status = status_sample();

@@ -41,6 +41,7 @@ class Dispatcher {
   bool is_full() const;
   std::size_t waiting() const;
   std::size_t waiting_bytes() const;
+  std::size_t set_aside() const { return set_aside_; }  // preempted requests: they take room beside those that wait
   bool waits_for_input(double now_s) const;
   bool has_work(double now_s) const;
   std::vector<Completion> take_completions() { return std::exchange(completions_, {}); }

@@ -1,4 +1,5 @@
-// A batch: requests from a file or stdin, results to a file, metrics of the requests, the progress line.
+// A batch: requests from a file or stdin, results to a file, metrics of the requests; what is seen of it while it is
+// served is batch_view.h's.
 //
 // The reader and the writer have threads of their own and exchange plain queues with the progress loop. Where too many
 // requests wait to be scheduled, lines are read, checked and deferred (DeferredInput); reading pauses while too many
@@ -8,16 +9,14 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "computron/requests/request_reader.h"
+#include "computron/serve/batch_view.h"
 #include "computron/serve/deferred_input.h"
 #include "computron/serve/front_end.h"
-#include "computron/serve/live_view.h"
 #include "computron/serve/metrics.h"
 #include "computron/serve/step_recorder.h"
 #include "computron/storage/result_writer.h"
@@ -27,10 +26,8 @@ namespace computron {
 struct BatchOptions {
   bool replay = false;  // requests arrive at their `arrival` times; without it, at the start of the job
   bool live = false;    // without `replay`: requests arrive when they are read
-  bool show_progress = true;
-  std::string status_file = {};      // with how the job stands, each second; empty: none
-  std::string progress_file = {};    // the same for programs (live_view.h)
-  std::vector<int> priorities = {};  // [model]; empty: all are 0
+  std::optional<ViewOptions> view = ViewOptions{};  // none: whoever has several batches shows them all
+  std::vector<int> priorities = {};                 // [model]; empty: all are 0
   std::size_t ahead = 64;            // lines of a model that are submitted though there is no room (DeferredRequests)
   StepRecorder* recorder = nullptr;  // borrowed: is told what is submitted and what ends; null: nobody
   RequestId first_id = 0;            // of its lines, where several batches have one dispatcher (several_inputs.h)
@@ -46,12 +43,16 @@ class BatchFrontEnd : public FrontEnd {
   bool input_open() const override { return !closed_ && (!reader_.finished() || deferred_.any_coming()); }
   std::string unfinished() const override;
   void put_results(std::vector<Completion> completions, double now) override;
-  void show(const Activity& activity, double now) override;
+  void show(const Activity& activity, double now) override {
+    if (view_) view_->show(activity, now);
+  }
   Ticket begin(const std::vector<RequestId>& requests) override;
   bool noted(Ticket ticket) override { return writer_.noted(ticket); }
-  void step_done(const std::vector<Report>& reports, double now) override;
+  void step_done(const std::vector<Report>& reports, double /*now*/) override {
+    if (view_) view_->step_done(reports);
+  }
   void check() override { writer_.check(); }
-  void finish(double now) override;  // the last progress line; ensures that no request is without a result
+  void finish(double now) override;  // ensures that no request is without a result
   void stop(bool in_order, double now) override;
 
   // The parts of take_input(), for whoever has several batches. What has been read, or read again.
@@ -64,8 +65,8 @@ class BatchFrontEnd : public FrontEnd {
   // The next one; no line is unfinished.
   void take_suspect(Dispatcher& dispatcher, double now);
   bool is_live() const { return options_.live; }
-  // What it shows is of these batches, too (borrowed).
-  void show_with(std::span<const std::unique_ptr<BatchFrontEnd>> others);
+  // For a BatchView; they grow as it goes on.
+  const BatchCounts& counts() const { return counts_; }
 
  private:
   // A line without a result yet.
@@ -97,19 +98,11 @@ class BatchFrontEnd : public FrontEnd {
   bool note_input_end(Dispatcher& dispatcher, double now);
   void close_input(Dispatcher& dispatcher, double now);
   bool may_read(const Dispatcher& dispatcher);
-  ProgressLine::State progress(const Activity& activity);
-  std::string running_models(const Activity& activity) const;
-  void update_status(const Activity& activity, double now);
-  JobCounts counts(double now) const;
-  JobStatus status(const Activity& activity, double now);
-  std::vector<QueueDepth> queues() const;
-  void end_status(const char* end, double now);
 
   RequestReader& reader_;
   ResultWriter& writer_;
   Metrics& metrics_;
   std::vector<ServedModel> models_;
-  double start_s_;
   BatchOptions options_;
 
   std::map<RequestId, UnfinishedLine> unfinished_lines_;  // by line; of those that were submitted
@@ -120,17 +113,8 @@ class BatchFrontEnd : public FrontEnd {
   bool any_deferred_ = false;
   bool input_ended_ = false;
   bool closed_ = false;
-  ProgressLine progress_line_;
-  std::uint64_t generated_tokens_ = 0;  // of finished requests
-
-  std::vector<QueueDepth> queues_;  // [model]; deferred lines wait, too
-  std::uint64_t sampled_tokens_ = 0;
-  StatusWriter status_writer_;
-  std::deque<JobCounts> past_;  // of the last seconds, one each
-  int status_requests_ = 0;     // that have been seen
-  double status_s_ = -1;        // when the last of them was answered
-  const Dispatcher* dispatcher_ = nullptr;
-  std::vector<BatchFrontEnd*> shown_;  // this one and those of show_with()
+  BatchCounts counts_;
+  std::optional<BatchView> view_;
 };
 
 }  // namespace computron

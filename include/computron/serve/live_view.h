@@ -1,5 +1,6 @@
 // How a running job stands: for people the block that SIGUSR2 prints and `--status FILE` holds, for programs the JSON
-// object that `--progress FILE` holds.
+// object that `--progress FILE` holds. Both files stay when the job ends, with its end in them: nobody removes them,
+// and of a job that went down the last one is there.
 #pragma once
 
 #include <condition_variable>
@@ -44,7 +45,8 @@ struct JobStatus {
   std::uint64_t total = 0;
   bool total_known = false;
   std::uint64_t failed = 0;
-  std::string end = {};  // "finished", "stopped"; empty: it goes on
+  std::uint64_t done_before = 0;  // lines that had their results when the job began: in no other count
+  std::string end = {};           // "finished", "stopped"; empty: it goes on
   std::vector<ModelStatus> models = {};
   std::vector<GroupStatus> groups = {};  // with a line each where there are several
 };
@@ -52,9 +54,9 @@ struct JobStatus {
 // Lines, the last with its end. Models that nothing is known of but that they are there are counted only.
 std::string status_block(const JobStatus& status);
 
-// One line: `total` (lines read so far, all of them once `predicted_end` is known), `done` and `failed` of them,
-// `tokens_per_s` lately, `predicted_end` and `updated` as ISO 8601 has it; `predicted_end` is null while nobody can
-// say. `unix_s`: seconds since 1970, now.
+// One line: `total` (lines read so far, all of them once `predicted_end` is known) and `done` of them, both with
+// `done_before`; `failed` since the start, `tokens_per_s` lately, `predicted_end` and `updated` as ISO 8601 has it;
+// `predicted_end` is null while nobody can say. `unix_s`: seconds since 1970, now.
 std::string progress_json(const JobStatus& status, double unix_s);
 
 // Seconds until all requests are done if the others take as long as those that are; absent when that is unknown.

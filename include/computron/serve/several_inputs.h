@@ -8,7 +8,6 @@
 
 #include <map>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -20,18 +19,19 @@ class SeveralInputs : public FrontEnd {
  public:
   static constexpr RequestId first_id(std::size_t input) { return RequestId{input} << 48; }
 
-  // One at least; BatchOptions::first_id of each is first_id(its place). The first one shows what is of all, and
-  // alone may have progress line and files. Their metrics are the same. `recorder`: theirs, or null.
-  SeveralInputs(std::vector<std::unique_ptr<BatchFrontEnd>> inputs, StepRecorder* recorder);
+  // One at least, without views of their own; BatchOptions::first_id of each is first_id(its place). Their metrics are
+  // the same. `view`: of them all. `recorder`: theirs, or null.
+  SeveralInputs(std::vector<std::unique_ptr<BatchFrontEnd>> inputs, std::unique_ptr<BatchView> view,
+                StepRecorder* recorder);
 
   bool take_input(Dispatcher& dispatcher, double now) override;
   bool input_open() const override;
   std::string unfinished() const override;
   void put_results(std::vector<Completion> completions, double now) override;
-  void show(const Activity& activity, double now) override { inputs_.front()->show(activity, now); }
+  void show(const Activity& activity, double now) override { view_->show(activity, now); }
   Ticket begin(const std::vector<RequestId>& requests) override;
   bool noted(Ticket ticket) override;
-  void step_done(const std::vector<Report>& reports, double now) override { inputs_.front()->step_done(reports, now); }
+  void step_done(const std::vector<Report>& reports, double /*now*/) override { view_->step_done(reports); }
   void check() override;
   void finish(double now) override;
   void stop(bool in_order, double now) override;
@@ -47,6 +47,7 @@ class SeveralInputs : public FrontEnd {
   bool files_read() const;
 
   std::vector<std::unique_ptr<BatchFrontEnd>> inputs_;
+  std::unique_ptr<BatchView> view_;
   StepRecorder* recorder_;
   bool any_deferred_ = false;
   bool input_ended_ = false, closed_ = false;

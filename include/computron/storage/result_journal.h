@@ -66,7 +66,9 @@ struct JournalOptions {
 };
 
 // OUT is there, and it is what this very command makes: nothing is left to do.
-struct CompleteOutput {};
+struct CompleteOutput {
+  std::uint64_t lines = 0;  // of OUT
+};
 
 class ResultJournal;
 struct JournalState;  // of the files and what is known of them; private to result_journal.cpp
