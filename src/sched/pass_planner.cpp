@@ -111,6 +111,7 @@ std::vector<ModelId> PassPlanner::family_running(ModelId model) const {
   if (state_.families[model] == SchedulerState::kAlone) return running;
   for (const ModelId other : state_.work.with_running()) {
     if (other == model || state_.agenda.is_first(other) || !state_.may_share_pass(model, other)) continue;
+    if (state_.work[other].urgency() > state_.work[model].next_to_admit().urgency()) continue;  // may be preempted
     running.push_back(other);
   }
   return running;
@@ -277,15 +278,19 @@ int PassPlanner::blocks_of_rider(ModelId model, bool fills_in) const {
   return fills_in ? caches_.blocks_to_spare(model, state_.agenda.run_order().front()) : std::numeric_limits<int>::max();
 }
 
-// As many as the pass has room for: of sequences, and of tokens, of which each takes one at least. The policy lets
-// requests join running sequences, or nobody would ride.
+// As many as the pass has room for: of sequences, and of tokens, of which each takes one at least; and one that is more
+// urgent than all that run, which passes take first. The policy lets requests join running sequences, or nobody would
+// ride.
 void PassPlanner::admit_riders(ModelId model, const Room& room) {
   const int blocks = blocks_of_rider(model, room.fills_in);
   const ModelWork& work = state_.work[model];
   while (work.to_admit() > 0) {
     const auto ready = static_cast<int>(work.ready());
     const auto prompts = static_cast<int>(work.sequences().sums().totals().backlog.prompt_tokens);
-    if (ready >= room.sequences || prompts >= std::min(room.prompt_tokens, room.tokens - ready)) return;
+    const auto& urgencies = work.sequences().sums().urgencies();
+    const bool goes_first = !urgencies.empty() && work.next_to_admit().urgency() < urgencies.begin()->first;
+    const bool full = ready >= room.sequences || prompts >= std::min(room.prompt_tokens, room.tokens - ready);
+    if (full && !goes_first) return;
     if (work.peak_with_next() > blocks || !admits(model) || !make_room(model)) return;
     admit_next(model);
   }
@@ -296,6 +301,7 @@ std::optional<PassPlan> PassPlanner::plan_rider(ModelId model, const Room& room)
   if (!state_.work[model].any_ready()) return std::nullopt;
   PassLimits limits = this->limits(model, /*exceeds_pool=*/false, std::max(room.prompt_tokens, 0));
   limits.blocks = std::min(limits.blocks, blocks_of_rider(model, room.fills_in));
+  limits.spare_blocks = std::min(limits.spare_blocks, limits.blocks);
   limits.sequences = room.sequences;
   limits.tokens = room.tokens;
   limits.logit_rows = room.logit_rows;

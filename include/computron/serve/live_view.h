@@ -40,8 +40,8 @@ struct JobCounts {
 };
 
 struct JobStatus {
-  JobCounts counts;
-  JobCounts before;  // some seconds ago: rates are since then
+  JobCounts counts = {};
+  JobCounts before = {};  // some seconds ago: rates are since then
   std::uint64_t total = 0;
   bool total_known = false;
   std::uint64_t failed = 0;
