@@ -130,7 +130,11 @@ ViewOptions view_options(const ServeOptions& options, const ServeFiles& files) {
 // Whoever waits for the end of the job by these files sees it.
 void show_complete(const ServeOptions& options, const ServeFiles& files) {
   StatusWriter writer(options.status, options.progress);
-  writer.put({.total_known = true, .done_before = files.complete_lines, .end = "finished"}, /*print=*/false);
+  JobStatus status;
+  status.total_known = true;
+  status.done_before = files.complete_lines;
+  status.end = "finished";
+  writer.put(std::move(status), /*print=*/false);
 }
 
 // Of the input in this place. One that is alone shows how the job stands.

@@ -86,7 +86,7 @@ TEST_F(ServeArguments, ConfigurationFilesAreCheckedLikeTheCommandLine) {
 
 // Each of these would destroy the other's file, the journal of results among them.
 TEST_F(ServeArguments, NoFileIsWrittenForTwoUses) {
-  const auto with = [&](std::vector<std::string> more) {
+  const auto with = [&](const std::vector<std::string>& more) {
     std::vector<std::string> command{"serve", "--model", "a=" + file("a.h5"), "--requests", file("in")};
     command.insert(command.end(), more.begin(), more.end());
     return run(command);
@@ -100,8 +100,8 @@ TEST_F(ServeArguments, NoFileIsWrittenForTwoUses) {
       {"--output", out, "--trace", out + ".done"},
       {"--output", out + ".partial", "--status", out},
       {"--output", out, "--record", out},
-      {"--output", out, "--progress", file("p"), "--status", file("p")},
-      {"--output", out, "--progress", file("p"), "--metrics", file("p.partial")},
+      {"--output", out, "--status", file("p"), "--progress", file("p")},
+      {"--output", out, "--metrics", file("p.partial"), "--progress", file("p")},
       {"--output", out, "--progress", file("in")},
       {"--output", out, "--metrics", file("./in")},
       {"--output", out, "--requests", "-", "--output", other}};

@@ -194,6 +194,24 @@ TEST(RidersOfAPool, ReserveTogetherWhatTheirCachesWillGrowBy) {
   EXPECT_EQ(driver.preemptions(), 0u);
 }
 
+// Beside batch work of its own model, whose sequences are as many as may run: it waits for no end of theirs.
+TEST(RidersOfAPass, AreAdmittedAtOnceWhereTheyAreMoreUrgent) {
+  const FakeModelList model_list(small_family(1, 6, {0, 1}));
+  SchedulerOptions options = kWide;
+  options.max_seqs = 4;
+  Driver driver(model_list, options, "balanced");
+  const auto interactive = [](Request request) {
+    request.priority = Request::kInteractive;
+    return request;
+  };
+  driver.submit(interactive(asks(0, 0, 5, 400)));
+  for (RequestId id = 1; id <= 4; ++id) driver.submit(asks(id, 1, 5, 300));
+  driver.submit(interactive(asks(9, 1, 5, 2, 0.1)), 0.1);
+  run_through(driver);
+  EXPECT_LT(driver.completion(9).finished_s, 0.12) << "a pass takes about a millisecond";
+  EXPECT_GT(driver.completion(1).finished_s, 0.3);
+}
+
 // A prompt that takes the whole pass leaves nothing to riders: their requests go on waiting, where they may be dropped
 // or given to another group.
 TEST(RidersOfAPass, AreAdmittedWhereThePassHasRoomForThem) {

@@ -546,15 +546,15 @@ TEST(Deferred, LineThatHasArrivedBeginsBeforeAMassThatHasNot) {
   }
 }
 
-// Nine lines, three of them at a time more urgent than those before; the mass arrives last. Where as many are preempted
-// as may wait, none of it is read again.
+// Nine lines, three of them at a time more urgent than those before, of which six are under way in the end (twice
+// max_seqs); the mass arrives last. Three that are preempted and one of the mass that waits are as many as may wait.
 TEST(Deferred, NothingIsReadAgainForTheRoomThatPreemptedOnesTake) {
   Batch batch("balanced", /*replay=*/true);
   std::vector<std::string> lines;
   for (RequestId line = 0; line < kMass; ++line) {
-    lines.push_back(Batch::line_of(line, std::min<double>(static_cast<double>(line / 3), 3), "opt-a"));
-    if (line < 9)
-      lines.back().insert(lines.back().find("\"max_tokens\""), fmt::format(R"("priority":-{},)", 1 + line / 3));
+    const RequestId third = std::min<RequestId>(line / 3, 3);
+    std::string& text = lines.emplace_back(Batch::line_of(line, static_cast<double>(third), "opt-a"));
+    if (line < 9) text.insert(text.find("\"max_tokens\""), fmt::format(R"("priority":-{},)", 1 + third));
   }
   batch.write_input(lines);
   batch.defer_beyond(4, 1);
@@ -574,7 +574,7 @@ TEST(Deferred, NothingIsReadAgainForTheRoomThatPreemptedOnesTake) {
     parts.dispatcher.completed(0, planned->step.id, {rows}, s);
     take_input();
   }
-  EXPECT_EQ(parts.dispatcher.set_aside(), 6u);
+  EXPECT_EQ(parts.dispatcher.set_aside(), 3u);
   EXPECT_EQ(parts.dispatcher.waiting(), 1u);
 }
 
