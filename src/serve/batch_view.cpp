@@ -78,7 +78,8 @@ JobStatus BatchView::status(const Activity& activity, double now) const {
   }
   for (const GroupActivity& group : activity.groups) {
     GroupStatus& of_group = status.groups.emplace_back();
-    if (activity.dispatcher != nullptr) of_group.open = activity.dispatcher->open_requests(status.groups.size() - 1);
+    if (activity.dispatcher != nullptr)
+      of_group.open = activity.dispatcher->scheduler(status.groups.size() - 1).open().count();
     if (!group.running) continue;
     of_group.running = models_[*group.running];
     of_group.swapping = group.swapping;

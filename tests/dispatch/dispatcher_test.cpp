@@ -281,7 +281,7 @@ TEST(Dispatcher, ABurstOfLinesIsGivenOutWhole) {
   for (int call = 0; call < 6; ++call) {
     groups->due(0.5);
     std::size_t given = 0;
-    for (std::size_t group = 0; group < 3; ++group) given += groups->open_requests(group);
+    for (std::size_t group = 0; group < 3; ++group) given += groups->scheduler(group).open().count();
     EXPECT_EQ(given % 3, 0u) << "a line is cut after call " << call;
   }
 }

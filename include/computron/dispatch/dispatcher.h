@@ -53,8 +53,6 @@ class Dispatcher {
   std::size_t groups() const { return serving_.size(); }
   const Scheduler& scheduler(std::size_t group) const { return serving_[group].scheduler(); }
   ModelId job_model(std::size_t group, ModelId local) const { return serving_[group].job_model(local); }
-  // Requests that the group was given and that have not ended.
-  std::size_t open_requests(std::size_t group) const { return scheduler(group).open().count(); }
 
   // The next group, in rotation, that has something to decide at `now_s`: since it was last asked a request, the end of
   // the input or a report has come for it, or the time that it named; or it has planned a step and may plan another.
