@@ -19,7 +19,7 @@ namespace computron {
 struct PageRef {
   ModelId model = 0;
   PageId page = 0;
-  auto operator<=>(const PageRef&) const = default;
+  auto operator<=>(const PageRef&) const = default;  // NOLINT(modernize-use-nullptr): it has none
 };
 
 class SharedPages {

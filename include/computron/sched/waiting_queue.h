@@ -118,13 +118,13 @@ class TenantQueue {
     RequestId id = 0;
     std::uint32_t part = 0;
     std::uint64_t tenant = 0;
-    auto operator<=>(const Age&) const = default;
+    auto operator<=>(const Age&) const = default;  // NOLINT(modernize-use-nullptr): it has none
   };
   // The least served first.
   struct Turn {
     std::uint64_t served = 0;
     Age age = {};
-    auto operator<=>(const Turn&) const = default;
+    auto operator<=>(const Turn&) const = default;  // NOLINT(modernize-use-nullptr): it has none
   };
   struct Tenant {
     RequestLane lane = {};
