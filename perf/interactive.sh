@@ -53,7 +53,7 @@ lines() {
       list = ""
       for (t = 0; t < prompt; ++t) list = list (t ? "," : "") (1 + (i * 7 + t * 3) % 120)
       printf "{\"custom_id\":\"%s-%d\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"arrival\":%g,\"body\":{%s\"model\":\"%s\"," \
-        "\"prompt\":[%s],\"max_tokens\":%d,\"ignore_eos\":true,\"temperature\":0}}\n", model, i, gap > 0 ? 1 + i * gap : 0, more, model, list, tokens
+        "\"prompt\":[%s],\"max_tokens\":%d,\"ignore_eos\":true,\"temperature\":0}}\n", model, i, (gap > 0 ? 1 + i * gap : 0), more, model, list, tokens
     }
   }'
 }
