@@ -367,7 +367,7 @@ void JournalState::begin() {
 }
 
 FoundOutput claim_output(const std::string& path, const std::string& input_path, Settings settings,
-                         JournalOptions options, SystemCalls& calls) {
+                         const JournalOptions& options, SystemCalls& calls) {
   auto state = std::make_shared<JournalState>(path, input_path, std::move(settings), options, calls);
   if (state->complete) return CompleteOutput{.lines = state->done.lines};
   return ClaimedOutput(std::move(state));

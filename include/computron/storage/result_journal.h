@@ -101,7 +101,7 @@ using FoundOutput = std::variant<CompleteOutput, ClaimedOutput>;
 // that is another one than before; Error{kData} for an input that has become shorter; Error{kInternal} if the last
 // attempts got nowhere. Borrows `calls`.
 FoundOutput claim_output(const std::string& path, const std::string& input_path, Settings settings,
-                         JournalOptions options = {}, SystemCalls& calls = system_calls());
+                         const JournalOptions& options = {}, SystemCalls& calls = system_calls());
 
 // An attempt that has begun. stop(), finish() or the destructor ends it; the destructor leaves it as a job that goes
 // down leaves it, and gives the output back.
