@@ -27,7 +27,7 @@ nlohmann::json read_json(const fs::path& path) {
 // A folder that no earlier job of this process used.
 fs::path new_folder(const TemporaryFolder& parent) {
   static int count = 0;
-  const fs::path folder = parent / ("job" + std::to_string(++count));
+  fs::path folder = parent / ("job" + std::to_string(++count));
   fs::create_directory(folder);
   return folder;
 }
@@ -59,7 +59,7 @@ std::vector<std::string> command_of(const ServeJob& job, const fs::path& folder,
   }
   add("--threads", std::to_string(job.threads));
   add("--device", job.device.empty() ? on_cpu() ? "cpu" : "cuda" : job.device);
-  if (!on_cpu()) command.push_back("--share-gpu");
+  if (!on_cpu()) command.emplace_back("--share-gpu");
   if (on_emulated_gpu()) add("--idle", "sleep:50");  // whoever spins takes the core from the emulation
   add("--device-memory", job.device_memory);
   add("--page-size", job.page_size);

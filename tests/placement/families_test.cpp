@@ -69,12 +69,13 @@ class SetsOfPages {
     for (const std::uint32_t turn : used_) {
       if (turn == for_model) continue;
       passed.insert(turn);
-      for (auto page = pages_.rbegin(); page != pages_.rend(); ++page) {
-        const auto is_passed = [&](std::uint32_t model) { return passed.contains(model); };
-        if (!page->resident || !std::ranges::all_of(page->models, is_passed)) continue;
-        page->resident = false;
-        return;
-      }
+      const auto is_passed = [&](std::uint32_t model) { return passed.contains(model); };
+      const auto last = std::find_if(pages_.rbegin(), pages_.rend(), [&](const auto& page) {
+        return page.resident && std::ranges::all_of(page.models, is_passed);
+      });
+      if (last == pages_.rend()) continue;
+      last->resident = false;
+      return;
     }
     ADD_FAILURE() << "nothing to evict";
   }

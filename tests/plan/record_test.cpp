@@ -1,6 +1,7 @@
 // Records read back: whole, torn anywhere, damaged, and files that are none.
 #include "computron/plan/record.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -47,7 +47,7 @@ struct Played {
 
 // A request of 8 tokens for each arrival.
 Played play_group(const std::vector<ModelProfile>& models, const std::vector<Arrival>& arrivals,
-                  ClusterOptions options) {
+                  const ClusterOptions& options) {
   VirtualCluster cluster(models, one_group(models), options);
   const std::vector<float> slo_s(models.size(), std::numeric_limits<float>::infinity());
   Played outcome;
