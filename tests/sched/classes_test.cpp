@@ -12,7 +12,6 @@ namespace computron::test {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 Request with(Request request, std::int32_t priority, std::uint64_t tenant = 0) {
   request.priority = priority;
@@ -478,7 +477,8 @@ TEST_P(Classes, APromptThatIsPreemptedAgainAndAgainGetsOn) {
   Driver driver(model_list, options(3), std::get<const char*>(GetParam()));
   driver.submit(with(make_request(0, 0, 100, 3), 0));
   for (RequestId id = 0; id < 400; ++id) {
-    const double arrival_s = 0.022 * static_cast<double>(id / 4);
+    const RequestId four = id / 4;
+    const double arrival_s = 0.022 * static_cast<double>(four);
     driver.submit(with(make_request(kFirstInteractive + id, 0, 20, 10, arrival_s), -1), arrival_s);
   }
   ASSERT_EQ(driver.run(), "");
@@ -563,7 +563,8 @@ TEST_P(Classes, EverMoreUrgentRequestsPreemptTheLast) {
   Driver driver(model_list, options(100), std::get<const char*>(GetParam()));
   for (RequestId id = 0; id < 60; ++id) {
     const auto priority = -static_cast<std::int32_t>(id / 6);
-    driver.submit(with(make_request(id, 0, 5, 60), priority), 0.02 * static_cast<double>(id / 6));
+    const RequestId six = id / 6;
+    driver.submit(with(make_request(id, 0, 5, 60), priority), 0.02 * static_cast<double>(six));
   }
   ASSERT_EQ(driver.run(), "");
   EXPECT_GT(driver.preemptions(), 0u) << "12 run at a time at most, of 60";

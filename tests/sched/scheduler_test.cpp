@@ -287,7 +287,7 @@ TEST(SchedulerPools, PinnedModelsThatLeaveNoRoomAreRefusedAtOnce) {
 TEST(SchedulerPools, TheStageThatIsTooSmallIsNamed) {
   const FakeModelList model_list({{.pages = {3, 9}, .layers = {1, 1}, .span = 9}});
   try {
-    Scheduler(model_list.shapes(), model_list.names(), make_fifo_policy(), {.frames = 9});
+    const Scheduler refused(model_list.shapes(), model_list.names(), make_fifo_policy(), {.frames = 9});
     FAIL() << "10 frames into a pool of 9";
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("model-0"), HasSubstr("stage 1")));

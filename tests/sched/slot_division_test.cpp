@@ -16,7 +16,7 @@ class Models {
     for (const auto& [whole, slots] : stages) {
       ShardLayout& layout = layouts_.emplace_back();
       layout.slot_bytes = 100;
-      layout.used_bytes.resize(static_cast<std::size_t>(whole + slots), 1);
+      layout.used_bytes.resize(static_cast<std::size_t>(whole) + static_cast<std::size_t>(slots), 1);
       for (int slot = 0; slot < slots; ++slot) layout.adapter_pages.push_back(static_cast<PageId>(whole + slot));
       shape.layouts.push_back(&layout);
     }

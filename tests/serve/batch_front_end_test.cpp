@@ -567,7 +567,7 @@ TEST(Deferred, NothingIsReadAgainForTheRoomThatPreemptedOnesTake) {
     const Decision decision = parts.dispatcher.next(0, s);
     const auto* planned = std::get_if<PlannedStep>(&decision);
     ASSERT_NE(planned, nullptr);
-    const auto first = static_cast<RequestId>(3 * s);
+    const auto first = 3 * static_cast<RequestId>(s);
     EXPECT_THAT(planned->begun, ::testing::UnorderedElementsAre(first, first + 1, first + 2));
     parts.front_end.begin(planned->begun);
     const std::vector<SampledRow> rows(planned->step.logit_rows(), SampledRow{.token = 7, .top = {}});
