@@ -199,7 +199,7 @@ TEST(RidersOfAPass, AreAdmittedAtOnceWhereTheyAreMoreUrgent) {
   const FakeModelList model_list(small_family(1, 6, {0, 1}));
   SchedulerOptions options = kWide;
   options.max_seqs = 4;
-  Driver driver(model_list, options, "balanced");
+  Driver driver(model_list, options, "throughput");
   const auto interactive = [](Request request) {
     request.priority = Request::kInteractive;
     return request;
