@@ -33,12 +33,15 @@ if(COMPUTRON_WERROR)
 endif()
 # ASan and UBSan watch the product. Its tests are compiled as they are for the release: ccache has them already, and what
 # the product does to their memory on the heap is seen all the same. TSan has to see everything.
+set(COMPUTRON_KIND STATIC)  # of the floors' libraries
 set(COMPUTRON_SANITIZED)  # compile options of what is not a test
 if(COMPUTRON_SANITIZE STREQUAL "address")
   # The checks left out are found by ASan anyway, or of no use here, and a third of the time it takes to compile.
   set(COMPUTRON_SANITIZED -O1 -g1 -fsanitize=address,undefined -fno-sanitize=vptr,null,object-size,alignment
     -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(computron_flags INTERFACE -fsanitize=address,undefined)
+  # Eighty tests that each hold every floor with its checks take 5 GB of disk.
+  set(COMPUTRON_KIND SHARED)
 elseif(COMPUTRON_SANITIZE STREQUAL "thread")
   target_compile_options(computron_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=thread -fno-omit-frame-pointer>)
   target_link_options(computron_flags INTERFACE -fsanitize=thread)
@@ -51,7 +54,8 @@ set(COMPUTRON_COLD_FLOORS storage checkpoint text requests workload plan serve r
 # below whose headers its own headers include; PRIVATE what only its sources use.
 function(computron_library NAME)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
-  add_library(computron_${NAME} STATIC ${ARG_SOURCES})
+  add_library(computron_${NAME} ${COMPUTRON_KIND} ${ARG_SOURCES})
+  set_target_properties(computron_${NAME} PROPERTIES DEFINE_SYMBOL "")
   target_compile_options(computron_${NAME} PRIVATE ${COMPUTRON_SANITIZED})
   if(COMPUTRON_SANITIZE STREQUAL "address" AND NAME IN_LIST COMPUTRON_COLD_FLOORS)
     target_compile_options(computron_${NAME} PRIVATE $<$<CXX_COMPILER_ID:GNU>:--param=asan-instrumentation-with-call-threshold=0>)

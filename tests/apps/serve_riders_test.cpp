@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "computron/model/config.h"
 #include "tests/apps/serve_job.h"
 #include "tests/support/test_device.h"
@@ -48,11 +46,11 @@ class ServeRiders : public ::testing::TestWithParam<Case> {
   static std::string name(int adapter) { return fmt::format("adapter{}", adapter); }
   std::string path(const std::string& file) const { return (folder_ / (file + ".h5")).string(); }
 
-  ServeJob job() const {
+  ServeJob job(const std::string& policy) const {
     ServeJob job{.tp = GetParam().tp, .pp = GetParam().pp, .device_memory = "8MiB", .page_size = "32KiB"};
     job.models.push_back({"base", path("base")});
     for (int i = 0; i < kAdapters; ++i) job.models.push_back({name(i), path("base") + "+" + path(name(i))});
-    job.more = {"--policy", GetParam().policy};
+    job.more = {"--policy", policy};
     if (GetParam().reproducible) job.more.emplace_back("--reproducible");
     return job;
   }
@@ -69,22 +67,21 @@ class ServeRiders : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(ServeRiders, HaveTheBitsThatTheyHaveAlone) {
-  std::map<std::string, std::string> alone;
-  for (const ServedFile& model : job().models) {
-    ServeJob one = job();
-    for (int i = 0; i < 3; ++i) {
-      const std::string id = fmt::format("{}.{}", model.id, i);
-      one.lines = {line(model.id, i)};
-      alone[id] = serve_ok(one, folder_).results.choice(id).dump();
-    }
-  }
-  ServeJob all = job();
+  ServeJob all = job(GetParam().policy), one_by_one = job("fifo");
   for (int i = 0; i < 3; ++i) {
     for (const ServedFile& model : all.models) all.lines.push_back(line(model.id, i));
   }
-  const Served together = serve_ok(all, folder_);
-  for (const auto& [id, choice] : alone) EXPECT_EQ(together.results.choice(id).dump(), choice) << id;
-  EXPECT_NE(alone["base.0"], alone["adapter0.0"]) << "the adapter changes nothing";
+  one_by_one.lines = all.lines;
+  one_by_one.more.insert(one_by_one.more.end(), {"--max-seqs", "1"});
+  const Served alone = serve_ok(one_by_one, folder_), together = serve_ok(all, folder_);
+  EXPECT_GE(alone.metrics.at("steps").at("passes").get<int>(), 18 * 24) << "of a sequence each";
+  for (int i = 0; i < 3; ++i) {
+    for (const ServedFile& model : all.models) {
+      const std::string id = fmt::format("{}.{}", model.id, i);
+      EXPECT_EQ(together.results.choice(id).dump(), alone.results.choice(id).dump()) << id;
+    }
+  }
+  EXPECT_NE(alone.results.tokens("base.0"), alone.results.tokens("adapter0.0")) << "the adapter changes nothing";
   const auto& steps = together.metrics.at("steps");
   EXPECT_GE(steps.at("rides").get<int>(), 60) << steps.dump();
   EXPECT_LE(steps.at("passes").get<int>(), 24 * GetParam().pp + 40) << "18 sequences of 24 tokens each";
