@@ -271,7 +271,6 @@ bool run_experiment(Session& session, Job& job, const std::string& id, const Gro
 
   const std::string where = fmt::format("{} at {}", id, shape_text(shape));
   ShapeMeasurement measurement = measurement_of(shape, cut.layouts, config, limits);
-  for (const ShardLayout* layout : cut.layouts) model.layouts[shape].push_back(*layout);
   measurement.passes = experiment.passes();
   if (measurement.passes.empty()) {
     refusals.push_back(
@@ -280,6 +279,7 @@ bool run_experiment(Session& session, Job& job, const std::string& id, const Gro
   }
   say(session, fmt::format("{}: {}", where, progress_text(measurement, now_s() - start_s)));
   model.shapes.push_back(std::move(measurement));
+  for (const ShardLayout* layout : cut.layouts) model.layouts[shape].push_back(*layout);
   MachineProfile& machine = session.machine;
   machine.page_bytes = std::max(machine.page_bytes, static_cast<std::int64_t>(job.plan().page_bytes));
   if (shape.pp == 1) machine.step_latency_s = experiment.step_latency_s();  // of the largest such shape
@@ -381,6 +381,7 @@ ProfileFile profiles_of(const Session& session, const std::vector<ModelMeasureme
     std::erase_if(layouts.back(), [&](const auto& entry) { return !file.models[m].shapes.contains(entry.first); });
   }
   add_shared_parts(layouts, file.models);
+  if (const std::string text = page_sizes_text(layouts, file.models); !text.empty()) say(session, text);
   check_profiles(file.models);
   return file;
 }

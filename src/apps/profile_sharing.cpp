@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 
+#include "computron/base/size.h"
 #include "computron/runtime/page_contents.h"
 #include "computron/runtime/shared_pages.h"
 
@@ -16,15 +18,19 @@ namespace {
 
 using Models = std::vector<std::uint32_t>;
 
+struct Part {
+  SharedPart shared;
+  std::pair<std::size_t, PageId> first;  // of its stages and pages, in the first model that has it
+};
 // Of a shape, by the models that have it and no others.
-using Parts = std::map<Models, SharedPart>;
+using Parts = std::map<Models, Part>;
 
 std::vector<std::int64_t>& sized(std::vector<std::int64_t>& bytes, std::size_t stages) {
   bytes.resize(stages);
   return bytes;
 }
 
-// What a page takes over the links where layouts do not say it: as large a part as the model's other pages.
+// What a page takes over the links where the layout does not say it: as large a part as the model's other pages.
 std::int64_t link_bytes_of(const ShardLayout& layout, PageId page, const ShapeProfile& profile, std::size_t stage) {
   const auto used = static_cast<std::int64_t>(layout.used_bytes[page]);
   if (!layout.link_bytes.empty()) return static_cast<std::int64_t>(layout.link_bytes[page]);
@@ -47,14 +53,35 @@ void add_stage(const Models& members, std::span<const ShapeLayouts> layouts, con
       if (shared.first({local, page}) != PageRef{local, page}) continue;  // once
       Models having;
       for (const ModelId model : shared.models_of(set)) having.push_back(members[model]);
-      SharedPart& part = parts[having];
+      SharedPart& part = parts.try_emplace(having, Part{.shared = {}, .first = {stage, page}}).first->second.shared;
       const auto stages = static_cast<std::size_t>(shape.pp);
       sized(part.stage_bytes, stages)[stage] += static_cast<std::int64_t>(layout.used_bytes[page]);
-      sized(part.link_bytes, stages)[stage] +=
-          link_bytes_of(layout, page, models[members[local]].shapes.at(shape), stage);
+      // A part is of one size in all models, and no model's parts take more than all of it does.
+      std::int64_t link_bytes = std::numeric_limits<std::int64_t>::max();
+      shared.for_each({local, page}, [&](const PageRef& alias) {
+        const ShapeProfile& profile = models[members[alias.model]].shapes.at(shape);
+        link_bytes = std::min(link_bytes, link_bytes_of(*of_stage[alias.model], alias.page, profile, stage));
+      });
+      sized(part.link_bytes, stages)[stage] += link_bytes;
       sized(part.frame_bytes, stages)[stage] += static_cast<std::int64_t>(layout.page_bytes);
     }
   }
+}
+
+std::vector<std::pair<Models, SharedPart>> in_order_of_passes(const Parts& parts) {
+  std::vector<std::pair<Models, Part>> all(parts.begin(), parts.end());
+  std::ranges::stable_sort(all, {}, [](const auto& part) { return part.second.first; });
+  std::vector<std::pair<Models, SharedPart>> shared;
+  for (auto& [having, part] : all) shared.emplace_back(std::move(having), std::move(part.shared));
+  return shared;
+}
+
+std::set<GroupShape> shapes_of(std::span<const ShapeLayouts> layouts) {
+  std::set<GroupShape> shapes;
+  for (const ShapeLayouts& own : layouts) {
+    for (const auto& [shape, stages] : own) shapes.insert(shape);
+  }
+  return shapes;
 }
 
 std::map<std::size_t, Models> by_page_bytes(std::span<const ShapeLayouts> layouts, const GroupShape& shape) {
@@ -64,6 +91,23 @@ std::map<std::size_t, Models> by_page_bytes(std::span<const ShapeLayouts> layout
     if (found != layouts[m].end()) members[found->second.front().page_bytes].push_back(m);
   }
   return members;
+}
+
+// Whether there are pages in slots, and whatever is in frames is shared.
+bool is_in_slots_alone(const std::vector<ShardLayout>& stages, const ShapeProfile& profile) {
+  bool any = false, all = true;
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    const ShardLayout& layout = stages[stage];
+    std::int64_t in_frames = 0;
+    for (PageId page = 0; std::cmp_less(page, layout.pages()); ++page) {
+      const bool in_slot = layout.kind_of(page) == FrameKind::kSlot;
+      any |= in_slot;
+      if (!in_slot) in_frames += static_cast<std::int64_t>(layout.used_bytes[page]);
+    }
+    for (const SharedPart& part : profile.shared) in_frames -= part.stage_bytes[stage];
+    all &= in_frames == 0;
+  }
+  return any && all;
 }
 
 // Of one family on every stage, on each of their shapes.
@@ -102,19 +146,30 @@ ShapeLayouts with_contents(ShapeLayouts layouts, const CheckpointIndex& index) {
   return layouts;
 }
 
-void add_shared_parts(std::span<const ShapeLayouts> layouts, std::vector<ModelProfile>& models) {
-  std::set<GroupShape> shapes;
-  for (const ShapeLayouts& own : layouts) {
-    for (const auto& [shape, stages] : own) shapes.insert(shape);
+std::string page_sizes_text(std::span<const ShapeLayouts> layouts, const std::vector<ModelProfile>& models) {
+  for (const GroupShape& shape : shapes_of(layouts)) {
+    const auto members = by_page_bytes(layouts, shape);
+    if (members.size() < 2) continue;
+    const auto text = [&](const auto& entry) {
+      return fmt::format("of {} ({})", format_size(entry.first), models[entry.second.front()].id);
+    };
+    return fmt::format(
+        "at tp {} x pp {} pages are {} and {}: what models with pages of different sizes have in common is not told "
+        "(one --page-size for all)",
+        shape.tp, shape.pp, text(*members.begin()), text(*members.rbegin()));
   }
+  return {};
+}
+
+void add_shared_parts(std::span<const ShapeLayouts> layouts, std::vector<ModelProfile>& models) {
   std::map<Models, std::string> names;  // a part's name is the same on all shapes
-  for (const GroupShape& shape : shapes) {
+  for (const GroupShape& shape : shapes_of(layouts)) {
     for (const auto& [page_bytes, members] : by_page_bytes(layouts, shape)) {
       Parts parts;
       for (std::size_t stage = 0; std::cmp_less(stage, shape.pp); ++stage) {
         add_stage(members, layouts, models, shape, stage, parts);
       }
-      for (auto& [having, part] : parts) {
+      for (auto [having, part] : in_order_of_passes(parts)) {
         if (part.link_bytes == part.stage_bytes) part.link_bytes.clear();
         part.name = names.try_emplace(having, fmt::format("shared {}", names.size() + 1)).first->second;
         for (const std::uint32_t model : having) models[model].shapes.at(shape).shared.push_back(part);
@@ -125,8 +180,7 @@ void add_shared_parts(std::span<const ShapeLayouts> layouts, std::vector<ModelPr
     for (auto& [shape, profile] : models[m].shapes) {
       const auto found = layouts[m].find(shape);
       if (found == layouts[m].end()) continue;
-      const auto has_slots = [](const ShardLayout& layout) { return layout.pages(FrameKind::kSlot) > 0; };
-      if (std::ranges::any_of(found->second, has_slots)) {
+      if (is_in_slots_alone(found->second, profile)) {
         profile.slot_bytes = static_cast<std::int64_t>(found->second.front().slot_bytes);
       }
     }

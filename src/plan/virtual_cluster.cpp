@@ -16,7 +16,8 @@
 namespace computron {
 namespace {
 
-constexpr std::int64_t kMostFrames = 1 << 24;    // of a pool
+constexpr std::int64_t kMostFrames = 1 << 24;    // of a pool, and slots
+constexpr std::int64_t kMostPages = 1 << 23;     // of all layouts
 constexpr std::int64_t kLayerTokenBytes = 8192;  // of keys and values, where a profile does not say its layers
 constexpr TokenId kPromptToken = 5;
 
@@ -97,6 +98,16 @@ void add_pages(const VirtualPages& of, std::int64_t page_bytes, bool in_slots, s
   }
 }
 
+std::int64_t pages_of(const VirtualPages& of, std::int64_t page_bytes) {
+  return ceil_div(std::max(of.bytes, of.frame_bytes), page_bytes);
+}
+
+std::int64_t pages_of(const VirtualStage& stage) {
+  std::int64_t pages = pages_of(stage.own, stage.slot_bytes > 0 ? stage.slot_bytes : stage.page_bytes);
+  for (const VirtualPages& shared : stage.shared) pages += pages_of(shared, stage.page_bytes);
+  return pages;
+}
+
 // Those of `more` evenly among `pages`.
 std::vector<VirtualPage> spread(const std::vector<VirtualPage>& pages, const std::vector<VirtualPage>& more) {
   std::vector<VirtualPage> all;
@@ -153,6 +164,20 @@ int frames_of(std::int64_t bytes, std::int64_t page_bytes) {
                        format_size(static_cast<std::size_t>(page_bytes))));
   }
   return static_cast<int>(frames);
+}
+
+// A rank's memory, with slots for what lies in them.
+DividedPool pool_of(std::int64_t bytes, const SlotDemand& demand, std::int64_t page_bytes, std::int64_t slot_bytes) {
+  const DividedPool pool = divide_pool(frames_of(bytes, page_bytes), demand, page_bytes, slot_bytes);
+  const auto text = [](std::int64_t size) { return format_size(static_cast<std::size_t>(size)); };
+  if (pool.adapter_slots > kMostFrames) {
+    refuse(fmt::format("adapters lie in {} slots of {}: larger slots are needed", demand.all, text(slot_bytes)));
+  }
+  if (pool.adapter_slots > 0 && pool.frames < 1) {
+    throw ConfigError(fmt::format("simulate: {} of memory hold no page of {} beside {} slots of {} for adapters",
+                                  text(bytes), text(page_bytes), pool.adapter_slots, text(slot_bytes)));
+  }
+  return pool;
 }
 
 ShapeProfile slowed(ShapeProfile profile, double factor) {
@@ -215,7 +240,18 @@ const ShardLayout* VirtualCluster::layout_of(const ModelProfile& model, const Sh
   if (!profile.shared.empty() || !model.family.empty()) own.contents = "model " + model.id;
   if (profile.stage_bytes[stage] == 0) own.bytes = own.link_bytes = 1;
   const auto [entry, is_new] = layouts_.try_emplace(known);
-  if (is_new) entry->second = make_layout(known);
+  if (!is_new) return &entry->second;
+  pages_ += pages_of(known);
+  if (pages_ > kMostPages) {
+    const bool in_slots = known.slot_bytes > 0;
+    refuse(
+        fmt::format("stage {} of {} has {} pages, {} in {} of {}: more than {} with those before it; larger ones "
+                    "are needed",
+                    stage, model.id, pages_of(known), pages_of(own, in_slots ? slot_bytes : page_bytes),
+                    in_slots ? "slots" : "frames",
+                    format_size(static_cast<std::size_t>(in_slots ? slot_bytes : page_bytes)), kMostPages));
+  }
+  entry->second = make_layout(known);
   return &entry->second;
 }
 
@@ -242,8 +278,7 @@ void VirtualCluster::add(const std::vector<ModelProfile>& models, const PlacedGr
   const CostOptions costs{
       .link_bytes_per_s = options.link_bytes_per_s, .memory_bytes_per_s = 1e18, .flops_per_s = 2e9, .step_s = 1e-12};
   const int in_flight = placed.shape.pp + options.steps_ahead;
-  const DividedPool pool =
-      divide_pool(frames_of(options.device_bytes, page_bytes), slot_demand(shapes), page_bytes, slot_bytes);
+  const DividedPool pool = pool_of(options.device_bytes, slot_demand(shapes), page_bytes, slot_bytes);
   const SchedulerOptions own{.frames = pool.frames + std::min(encoders, in_flight + 1),
                              .host_slots = frames_of(options.host_cache_bytes, page_bytes),
                              .adapter_slots = pool.adapter_slots,

@@ -86,8 +86,19 @@ double& VirtualMesh::landed_s(Stage& stage, PageRef page) {
   return stage.landed_s[first.model][first.page];
 }
 
-bool VirtualMesh::brings_to(const Stage& stage, const Transfer& transfer, ModelId model) {
-  return transfer.cache ? transfer.page.model == model : stage.shared->has(model, transfer.page);
+// [model] Whether copies that have not begun bring it anything; empty where there are none.
+std::vector<bool> VirtualMesh::awaits_copies(const Stage& stage) const {
+  std::vector<bool> awaits;
+  if (stage.queue.empty()) return awaits;
+  awaits.assign(layouts_.size(), false);
+  for (const Transfer& transfer : stage.queue) {
+    if (transfer.cache) {
+      awaits[transfer.page.model] = true;
+    } else {
+      stage.shared->for_each(transfer.page, [&](const PageRef& page) { awaits[page.model] = true; });
+    }
+  }
+  return awaits;
 }
 
 void VirtualMesh::drain(Stage& stage, std::size_t number, double sent_s) {
@@ -132,9 +143,9 @@ double VirtualMesh::pass(const Step& step, std::size_t number, double begin_s, d
   pass.unhindered = true;
   const std::vector<ModelChunks> models = step.by_model();
   for (const ModelChunks& own : models) pass.begin_s = std::max(pass.begin_s, stage.cache_landed_s[own.model]);
+  const std::vector<bool> awaits = awaits_copies(stage);
   for (const ModelChunks& own : models) {
-    const bool all_come = std::ranges::none_of(
-        stage.queue, [&](const Transfer& transfer) { return brings_to(stage, transfer, own.model); });
+    const bool all_come = awaits.empty() || !awaits[own.model];
     pass.unhindered &= all_come && stage.all_landed_s[own.model] <= pass.begin_s;
   }
   return pass.unhindered ? pass.begin_s + compute_s : pass_by_use(step, number, execution);
@@ -143,14 +154,17 @@ double VirtualMesh::pass(const Step& step, std::size_t number, double begin_s, d
 // A rider's pages that the pass's own model has not, each with the use of the pass at which it is wanted: as far on in
 // the pass as it is in the rider's own.
 std::vector<std::pair<PageUse, PageRef>> VirtualMesh::pages_of_riders(const Step& step, std::size_t number) const {
-  const Stage& stage = stages_[number];
+  const SharedPages& shared = *stages_[number].shared;
   const std::size_t uses = layouts_[step.model][number]->uses.size();
+  std::vector<bool> of_lead(static_cast<std::size_t>(shared.sets()), false);  // [set] it has its pages
+  for (const int set : shared.sets_of(step.model)) of_lead[set] = true;
   std::vector<std::pair<PageUse, PageRef>> pages;
   for (const ModelChunks& own : step.by_model()) {
+    if (own.model == step.model) continue;
     const ShardLayout& layout = *layouts_[own.model][number];
     for (std::size_t use = 0; use < layout.uses.size(); ++use) {
       const PageRef page{own.model, layout.uses[use]};
-      if (stage.shared->has(step.model, page)) continue;
+      if (const int set = shared.set_of(page); set != SharedPages::kAlone && of_lead[set]) continue;
       pages.emplace_back(static_cast<PageUse>(use * uses / layout.uses.size()), page);
     }
   }

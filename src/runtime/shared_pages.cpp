@@ -59,9 +59,11 @@ SharedPages::SharedPages(std::span<const ShardLayout* const> layouts)
 }
 
 bool SharedPages::has(ModelId model, PageRef page) const {
-  bool has = false;
-  for_each(page, [&](const PageRef& alias) { has |= alias.model == model; });
-  return has;
+  const int c = class_of(page);
+  if (c == kAlone) return page.model == model;
+  const std::vector<PageRef>& pages = classes_[c].pages;
+  const auto found = std::ranges::lower_bound(pages, model, {}, &PageRef::model);
+  return found != pages.end() && found->model == model;
 }
 
 }  // namespace computron

@@ -6,7 +6,12 @@
 namespace computron {
 
 Agenda::Agenda(std::size_t models, std::size_t stages, std::unique_ptr<Policy> policy)
-    : policy_(std::move(policy)), views_(models), run_order_(models), eviction_orders_(stages), expected_(models) {
+    : policy_(std::move(policy)),
+      views_(models),
+      run_order_(models),
+      eviction_orders_(stages),
+      kept_pages_(stages),
+      expected_(models) {
   for (ModelId model = 0; model < models; ++model) views_[model].model = model;
 }
 
@@ -28,6 +33,7 @@ void Agenda::decide(std::span<const ModelId> with_work, const ActiveModel& activ
   run_order_.clear();
   for (const Keyed& keyed : keyed_) run_order_.push_back(keyed.model);
   for (EvictionOrder& order : eviction_orders_) order.reset();
+  for (UnpinnedPrefix& kept : kept_pages_) kept.reset();
 }
 
 // --- Who loses pages --------------------------------------------------------------------------------------------
@@ -40,7 +46,7 @@ int Agenda::EvictableFor::pages(const StagePool& pool, FrameKind kind) const {
   const std::size_t sooner = std::min(order.place(model_), order.size() - 1) + 1;
   const std::span<const ModelId> keep = order.models().first(sooner);
   const PageCounts& counts = pool.counts();
-  if (!and_itself_) return counts.unpinned_pages(kind) - counts.unpinned_pages(keep, kind);
+  if (!and_itself_) return counts.unpinned_pages(kind) - agenda_.kept_pages_[stage_].pages(counts, keep, kind);
   std::vector<ModelId> others(keep.begin(), keep.end());
   std::erase(others, model_);
   return counts.unpinned_pages(kind) - counts.unpinned_pages(others, kind);

@@ -9,8 +9,10 @@
 
 namespace computron {
 
-CacheAllocator::CacheAllocator(SchedulerState& state, const std::vector<std::string>& names) : state_(state) {
+CacheAllocator::CacheAllocator(SchedulerState& state, const std::vector<std::string>& names)
+    : state_(state), sums_(state.families) {
   for (const StagePool& pool : state_.pools) pinned_pages_.push_back(pool.counts().pinned_pages());
+  for (const ModelId model : state_.work.with_running()) state_.work.note_cache(model);
   for (ModelId model = 0; model < state_.models.size(); ++model) {
     for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
       check_slots(model, stage, names);
@@ -85,14 +87,12 @@ int CacheAllocator::blocks_beside_others(ModelId model) const {
 }
 
 int CacheAllocator::blocks_in_reach(ModelId model, std::optional<ModelId> beside,
-                                    std::span<const ModelId> running) const {
+                                    std::optional<std::int32_t> urgency) const {
   int blocks = std::numeric_limits<int>::max();
   for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
     const StagePool& pool = state_.pools[stage];
     int reserved = beside ? frames_to_come(*beside, stage) : 0;
-    for (const ModelId other : running) {
-      reserved += frames_to_come(other, stage, state_.work[other].sequences().running());
-    }
+    if (urgency) reserved += sums().to_come_beside(model, state_.agenda.run_order().front(), stage, *urgency);
     const int more = std::max(pool.available(state_.agenda.evictable_for(model, stage)) - reserved, 0);
     blocks = std::min(blocks, cache(model, stage).blocks_in(pool.cache_frames(model) + more));
   }
@@ -144,14 +144,22 @@ int CacheAllocator::caches_beside(ModelId model, std::size_t stage) const {
 
 // But for those of which all sequences are certain to end with what is in flight, and those that are less urgent.
 int CacheAllocator::caches_that_stay(ModelId model, std::size_t stage) const {
-  int frames = 0;
-  for (const ModelId other : state_.work.with_running()) {
-    const ModelWork& work = state_.work[other];
-    const bool wanted = work.sequences().sums().totals().unfinished > 0;
-    if (other != model && wanted && work.urgency() <= state_.work[model].urgency())
-      frames += frames_in_use(other, stage);
-  }
-  return frames;
+  return sums().in_use_beside(model, stage, state_.work[model].urgency());
+}
+
+// What pools have of a model's cache changes with an edit of its work, or is noted there.
+const CacheSums& CacheAllocator::sums() const {
+  state_.work.visit_edited(WorkTable::Reader::kCaches, [this](ModelId model) {
+    const ModelWork& work = state_.work[model];
+    const int running = work.sequences().running();
+    CacheSums::Part part{.goes_on = work.sequences().sums().totals().unfinished > 0, .urgency = work.urgency()};
+    for (std::size_t stage = 0; running > 0 && stage < state_.stages(); ++stage) {
+      part.in_use.push_back(frames_in_use(model, stage));
+      part.to_come.push_back(frames_to_come(model, stage, running));
+    }
+    sums_.set(model, std::move(part));
+  });
+  return sums_;
 }
 
 // Frames of the caches of others that must be evicted for the model's pass.
@@ -223,6 +231,7 @@ void CacheAllocator::evict(ModelId model) {
     const auto restart = [this](ModelWork& work) { return work.restart_running(state_.last_sequence); };
     for (const SequenceId id : state_.work.edit(model, restart)) state_.close(id);
   }
+  state_.work.note_cache(model);
   for (StagePool& pool : state_.pools) offload ? pool.offload_cache(model) : pool.release_cache(model);
 }
 

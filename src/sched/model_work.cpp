@@ -113,7 +113,8 @@ std::vector<ModelWork::Handle> ModelWork::begin_pass(const PassPlan& pass, StepI
   std::vector<Handle> members;
   const std::size_t first = chunks.size();
   members.reserve(pass.parts.size());
-  chunks.reserve(first + pass.parts.size());
+  // Of many models one after the other: not to just this one's size each time.
+  if (chunks.capacity() < first + pass.parts.size()) chunks.reserve(std::max(2 * first, first + pass.parts.size()));
   for (const auto& [member, tokens] : pass.parts) {
     sequences_.next_chunk(member, tokens, chunks);
     members.push_back(member);

@@ -48,6 +48,7 @@ void PageCounts::count_model(ModelId model) {
 }
 
 void PageCounts::count(PageRef page, int change) {
+  ++version_;
   const std::size_t bytes = link_bytes(page);
   const auto count_missing = [&](std::size_t& missing) { change > 0 ? missing -= bytes : missing += bytes; };
   const FrameKind kind = layouts_[page.model]->kind_of(page.page);
@@ -99,6 +100,29 @@ bool PageCounts::is_pinned(PageRef page) const {
 std::size_t PageCounts::link_bytes(PageRef page) const {
   const PageRef first = shared_.first(page);
   return layouts_[first.model]->page_link_bytes(first.page);
+}
+
+int UnpinnedPrefix::pages(const PageCounts& counts, std::span<const ModelId> first, FrameKind kind) {
+  if (models_ > first.size() || models_ == 0 || counts_ != &counts || version_ != counts.version()) {
+    counts_ = &counts;
+    models_ = 0;
+    version_ = counts.version();
+    whole_ = slots_ = 0;
+    visited_.resize(counts.sets_.size(), 0);
+    ++visit_;
+  }
+  for (; models_ < first.size(); ++models_) {
+    const ModelId model = first[models_];
+    if (!counts.pinned_[model]) {
+      whole_ += counts.pages_alone(model, FrameKind::kWhole);
+      slots_ += counts.pages_alone(model, FrameKind::kSlot);
+    }
+    for (const int set : counts.shared_.sets_of(model)) {
+      if (std::exchange(visited_[set], visit_) == visit_ || counts.sets_[set].pinned) continue;
+      (counts.shared_.kind_of(set) == FrameKind::kWhole ? whole_ : slots_) += counts.sets_[set].resident;
+    }
+  }
+  return kind == FrameKind::kWhole ? whole_ : slots_;
 }
 
 }  // namespace computron

@@ -95,26 +95,13 @@ bool PassPlanner::admits(ModelId model) const {
   if (first && running == 0) return true;
   const int peak = work.peak_with_next();
   return peak <= caches_.blocks_beside_others(model) &&
-         (first || peak <= caches_.blocks_in_reach(model, family_before(model), family_running(model)));
+         (first || peak <= caches_.blocks_in_reach(model, family_before(model), work.next_to_admit().urgency()));
 }
 
 // The first of the run order, if this is another model of its family.
 std::optional<ModelId> PassPlanner::family_before(ModelId model) const {
   const ModelId first = state_.agenda.run_order().front();
   return first != model && state_.may_share_pass(first, model) ? std::optional(first) : std::nullopt;
-}
-
-// Those of its family that have running sequences, the first of the run order and the model itself aside: what their
-// caches will grow by is not for its own.
-std::vector<ModelId> PassPlanner::family_running(ModelId model) const {
-  std::vector<ModelId> running;
-  if (state_.families[model] == SchedulerState::kAlone) return running;
-  for (const ModelId other : state_.work.with_running()) {
-    if (other == model || state_.agenda.is_first(other) || !state_.may_share_pass(model, other)) continue;
-    if (state_.work[other].urgency() > state_.work[model].next_to_admit().urgency()) continue;  // may be preempted
-    running.push_back(other);
-  }
-  return running;
 }
 
 // Calls visit(model) for the model and the others of its family that have work, in the order in which they run.

@@ -286,7 +286,8 @@ void Scheduler::decide_run_order(double now_s) {
   }
   if (state.options.on_late == OnLate::kDrop) drop_late(state, now_s, open_, completions_);
   if (any_urgency_ && !catches_up(state, active_)) aging_.age(state.work, now_s);
-  state.work.visit_edited([&state](ModelId model) { state.agenda.show(view_of(state, model)); });
+  const auto show = [&state](ModelId model) { state.agenda.show(view_of(state, model)); };
+  state.work.visit_edited(WorkTable::Reader::kPolicy, show);
   for (const ModelId model : state.work.with_work()) {
     const double swap_s = model == active_.model ? state.costs.swap_s(model) : 0;
     state.agenda.show_times(model, prefetcher_.wait_s(model, now_s), swap_s);

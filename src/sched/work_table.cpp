@@ -7,7 +7,7 @@ WorkTable::WorkTable(std::vector<ModelWork> models)
       with_work_(models_.size()),
       with_running_(models_.size()),
       with_cache_(models_.size()),
-      edited_(models_.size()),
+      edited_{ModelList(models_.size()), ModelList(models_.size())},
       counted_(models_.size()) {
   for (ModelId model = 0; model < models_.size(); ++model) follow(model);
 }
@@ -18,7 +18,7 @@ void WorkTable::follow(ModelId model) {
   with_work_.set(model, work.to_admit() > 0 || sequences.sums().totals().unfinished > 0);
   with_running_.set(model, sequences.running() > 0);
   with_cache_.set(model, work.cache().count() > 0);
-  edited_.insert(model);
+  for (ModelList& edited : edited_) edited.insert(model);
   Counted& counted = counted_[model];
   waiting_ += work.waiting().size() - counted.waiting;
   waiting_bytes_ += work.waiting().bytes() - counted.bytes;

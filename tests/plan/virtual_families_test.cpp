@@ -11,6 +11,9 @@
 namespace computron::test {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
 constexpr std::int64_t kMB = 1'000'000, kGroupPage = 10 * kMB;
 constexpr double kGroupLink = 1e9;
 
@@ -128,6 +131,28 @@ TEST(VirtualFamilies, CountOnceInWhatARankHolds) {
   const Prediction prediction =
       play(models, one_group(models), requests_of(in_turn(10, 1, 0), models, slo_s, 4, 8), 0, pool_of(900 * kMB));
   EXPECT_EQ(prediction.groups[0].rank_bytes, 400 * kMB + 9 * 3 * kMB / 2);
+}
+
+// Slots take what there is of a pool, or more: it is said which.
+TEST(VirtualFamilies, AreRefusedWhereSlotsAreTooLargeOrTooMany) {
+  const auto refusal = [](std::vector<ModelProfile> models, std::int64_t slot_bytes, std::int64_t device_bytes) {
+    for (std::size_t m = 1; m < models.size(); ++m) models[m].shapes.begin()->second.slot_bytes = slot_bytes;
+    try {
+      VirtualCluster(models, one_group(models), pool_of(device_bytes));
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  const std::vector<ModelProfile> small = base_and_adapters(2, "base", kMB);
+  EXPECT_EQ(refusal(small, kMB, 900 * kMB), "none");
+  EXPECT_THAT(refusal(small, 3 * kGroupPage, 2 * kGroupPage), HasSubstr("beside 1 slots of 28.61 MiB for adapters"));
+  EXPECT_THAT(refusal(small, std::int64_t{1} << 50, 900 * kMB), HasSubstr("beside 1 slots of 1024.00 TiB"));
+  std::vector<ModelProfile> large = base_and_adapters(1, "base", kMB);
+  large[1].shapes.begin()->second.stage_bytes = {1400 * kMB};
+  EXPECT_THAT(refusal(large, 1, 2000 * kMB),
+              AllOf(HasSubstr("stage 0 of adapter-1 has 1000000040 pages, 1000000000 in slots of 1 B"),
+                    HasSubstr("larger ones are needed")));
 }
 
 // --- Passes with riders

@@ -7,6 +7,8 @@
 #include <map>
 #include <random>
 #include <set>
+#include <span>
+#include <vector>
 
 #include "computron/base/digest.h"
 #include "computron/sched/stage_pool.h"
@@ -162,12 +164,18 @@ class PoolFamilies {
         sets_(roster_.models(), list_),
         frames_{roster_.from(10, 28), roster_.from(0, 8)},
         pool_(list_.layouts(0), frames_[0], 0, roster_.pinned(), frames_[1]),
-        rank_(list_.layouts(0), frames_[0], 0, frames_[1]) {}
+        rank_(list_.layouts(0), frames_[0], 0, frames_[1]) {
+    for (ModelId model = 0; model < roster_.models().size(); ++model) order_.push_back(model);
+  }
 
   void run(int steps) {
     for (int i = 0; i < steps && !::testing::Test::HasFatalFailure(); ++i) {
       const auto model = static_cast<ModelId>(roster_.from(0, static_cast<int>(roster_.models().size()) - 1));
       fill(model, evictable_for(model), roster_.from(0, 2) == 0);
+      if (roster_.from(0, 4) > 0) {
+        std::ranges::shuffle(order_, roster_.random());
+        prefix_.reset();
+      }
       check();
     }
   }
@@ -221,7 +229,7 @@ class PoolFamilies {
     ASSERT_EQ(rank_.digest(), pool_.state().digest());
   }
 
-  void check() const {
+  void check() {
     std::array<std::set<FrameId>, 2> taken;  // [FrameKind]
     for (ModelId m = 0; m < roster_.models().size(); ++m) {
       ASSERT_EQ(pool_.missing_pages(m), sets_.missing_pages(m));
@@ -232,6 +240,12 @@ class PoolFamilies {
         if (frame == kNoFrame) continue;
         ASSERT_EQ(frame < static_cast<FrameId>(frames_[0]), sets_.kind(sets_.pages(m)[page]) == FrameKind::kWhole);
         taken[static_cast<std::size_t>(pool_.state().kind_of(frame))].insert(frame);
+      }
+    }
+    for (std::size_t n = 0; n <= order_.size(); ++n) {
+      const std::span<const ModelId> first = std::span(order_).first(n);
+      for (const FrameKind kind : kKinds) {
+        ASSERT_EQ(prefix_.pages(pool_.counts(), first, kind), sets_.unpinned({first.begin(), first.end()}, kind));
       }
     }
     for (const FrameKind kind : kKinds) {
@@ -249,6 +263,8 @@ class PoolFamilies {
   StagePool pool_;
   StageState rank_;
   StepId step_ = 0;
+  std::vector<ModelId> order_;  // the models, in an order that changes at times
+  UnpinnedPrefix prefix_;
   std::size_t shared_fetches_ = 0, evictions_ = 0;
 };
 

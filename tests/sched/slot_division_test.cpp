@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <limits>
 
 namespace computron::test {
 namespace {
@@ -60,6 +61,15 @@ TEST(DividedPool, HasRoomForOneAdapter) {
   expect(divide_pool(21, {.all = 1000, .least = 25, .frames = 20}, 1000, 100), 18, 25);
   expect(divide_pool(2, {.all = 1000, .least = 25, .frames = 20}, 1000, 100), -1, 25);
   expect(divide_pool(-2, {.all = 1000, .least = 1, .frames = 20}, 1000, 100), -3, 1);
+}
+
+// As a profile written by hand may have them: nothing overflows.
+TEST(DividedPool, CountsWhatNoPoolHas) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  constexpr std::int64_t kPetabyte = std::int64_t{1} << 50;
+  expect(divide_pool(2, {.all = 1, .least = 1, .frames = 1}, 1000, kPetabyte), -kMost, 1);
+  expect(divide_pool(2, {.all = 1 << 14, .least = 1 << 14, .frames = 1}, 1000, kPetabyte), 2 - kMost, 1 << 14);
+  expect(divide_pool(2, {.all = kPetabyte, .least = kPetabyte, .frames = 1}, 1000, 1), -kMost, kMost);
 }
 
 TEST(DividedPool, HasNoneWithoutAdapters) {

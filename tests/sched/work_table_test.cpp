@@ -28,7 +28,7 @@ class WorkTableTest : public ::testing::Test {
   }
   std::vector<ModelId> edited() {
     std::vector<ModelId> models;
-    table_.visit_edited([&models](ModelId model) { models.push_back(model); });
+    table_.visit_edited(WorkTable::Reader::kPolicy, [&models](ModelId model) { models.push_back(model); });
     return models;
   }
   WorkTable table_{models()};

@@ -65,8 +65,9 @@ struct VirtualStage {
 
 class VirtualCluster {
  public:
-  // Groups have models; those that no group has are served by none. Error{kUsage} naming what an option has wrong,
-  // ConfigError naming a model that can never run in its group's memory.
+  // Groups have models; those that no group has are served by none. Error{kUsage} naming what an option has wrong, or
+  // pages and slots that are too many to be kept, ConfigError naming a model, or slots of adapters, that can never be
+  // in its group's memory.
   VirtualCluster(const std::vector<ModelProfile>& models, const ModelPlacement& placement,
                  const ClusterOptions& options);
   VirtualCluster(const VirtualCluster&) = delete;  // its parts point to each other
@@ -88,6 +89,7 @@ class VirtualCluster {
   std::size_t models_;
   double constant_s_;
   std::map<VirtualStage, ShardLayout> layouts_;  // models of equal sizes that have no part in common share them
+  std::int64_t pages_ = 0;                       // of all of these
   std::vector<std::unique_ptr<Scheduler>> schedulers_;
   std::vector<std::unique_ptr<VirtualMesh>> meshes_;
   std::vector<DispatchGroup> dispatch_groups_;

@@ -83,7 +83,7 @@ class VirtualMesh {
 
   void enqueue(const Step& step, std::size_t stage);
   static double& landed_s(Stage& stage, PageRef page);
-  static bool brings_to(const Stage& stage, const Transfer& transfer, ModelId model);
+  std::vector<bool> awaits_copies(const Stage& stage) const;
   const UsedBytes* used_bytes(const ShardLayout& layout);
   double pass(const Step& step, std::size_t stage, double begin_s, double compute_s, Execution& execution);
   std::vector<std::pair<PageUse, PageRef>> pages_of_riders(const Step& step, std::size_t stage) const;

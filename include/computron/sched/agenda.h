@@ -90,6 +90,7 @@ class Agenda {
   };
   std::vector<Keyed> keyed_;                    // the run order with its keys
   std::vector<EvictionOrder> eviction_orders_;  // [stage]
+  std::vector<UnpinnedPrefix> kept_pages_;      // [stage] of the run order's first models
   ModelList expected_;                          // without work, and will probably have some; some may be no longer
 };
 

@@ -8,11 +8,12 @@
 // models that have neither running sequences nor cache.
 #pragma once
 
+#include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
+#include "computron/sched/cache_sums.h"
 #include "computron/sched/scheduler_state.h"
 
 namespace computron {
@@ -33,8 +34,10 @@ class CacheAllocator {
   // exceeds the pool anyway, by its size or with a single sequence's cache, may have half of what it could.
   int blocks_beside_others(ModelId model) const;
   // Blocks that it can have from free frames and pages of models that run later, beside what the cache of another one
-  // will want, if one is given, and beside what those of `running` will grow by.
-  int blocks_in_reach(ModelId model, std::optional<ModelId> beside = {}, std::span<const ModelId> running = {}) const;
+  // will want, if one is given. `urgency`: and beside what those of other running models of its family will grow by,
+  // the first one of the run order and those that are less urgent aside.
+  int blocks_in_reach(ModelId model, std::optional<ModelId> beside = {},
+                      std::optional<std::int32_t> urgency = {}) const;
   // Blocks that it can have from free frames that `first`, which is still being fetched, will not want.
   int blocks_to_spare(ModelId model, ModelId first) const;
   // Blocks that it can have from free frames.
@@ -64,6 +67,7 @@ class CacheAllocator {
   int frames_in_use(ModelId model, std::size_t stage) const;
   int caches_beside(ModelId model, std::size_t stage) const;
   int caches_that_stay(ModelId model, std::size_t stage) const;
+  const CacheSums& sums() const;
   int frames_short(ModelId model, int blocks, std::size_t stage) const;
   std::optional<std::vector<ModelId>> caches_to_evict(ModelId model, int blocks) const;
   std::vector<ModelId> evictable_caches(ModelId model) const;
@@ -75,6 +79,7 @@ class CacheAllocator {
 
   SchedulerState& state_;
   std::vector<int> pinned_pages_;  // [stage] of all pinned models
+  mutable CacheSums sums_;         // as models were when sums() was called last
 };
 
 }  // namespace computron

@@ -15,6 +15,8 @@
 namespace computron {
 
 class PageCounts {
+  friend class UnpinnedPrefix;
+
  public:
   // Nothing is resident. `layouts`: [model], borrowed. `pinned`: [model], or empty if none is.
   PageCounts(const std::vector<const ShardLayout*>& layouts, const std::vector<bool>& pinned);
@@ -53,6 +55,8 @@ class PageCounts {
   // Resident pages in frames of a kind that no pinned model has; of those, the ones that the models have.
   int unpinned_pages(FrameKind kind = FrameKind::kWhole) const { return unpinned_pages_.of(kind); }
   int unpinned_pages(std::span<const ModelId> models, FrameKind kind = FrameKind::kWhole) const;
+  // Changes with every page that comes or goes.
+  std::uint64_t version() const { return version_; }
   // The page's number among those of its model that are in frames and not pinned for others; -1: it is not.
   std::int64_t number_among_unpinned(PageRef page) const {
     return numbers_[page.model].empty() ? static_cast<std::int64_t>(page.page) : numbers_[page.model][page.page];
@@ -86,6 +90,23 @@ class PageCounts {
   mutable std::vector<std::uint64_t> visited_;  // [set] the last visit_sets() that came by
   mutable std::uint64_t visits_ = 0;
   ByKind pinned_pages_, unpinned_pages_;
+  std::uint64_t version_ = 0;
+};
+
+// unpinned_pages() of the first models of a list, of more and more of them: each is looked at once while no page comes
+// or goes.
+class UnpinnedPrefix {
+ public:
+  // The list is another one.
+  void reset() { models_ = 0; }
+  int pages(const PageCounts& counts, std::span<const ModelId> first, FrameKind kind);
+
+ private:
+  const PageCounts* counts_ = nullptr;  // whose pages have been counted
+  std::size_t models_ = 0;              // so far
+  std::uint64_t version_ = 0, visit_ = 0;
+  int whole_ = 0, slots_ = 0;
+  std::vector<std::uint64_t> visited_;  // [set] the last visit_ that counted it
 };
 
 }  // namespace computron

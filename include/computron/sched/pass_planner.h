@@ -68,7 +68,6 @@ class PassPlanner {
   bool make_room(ModelId model);
   bool is_oldest_of_its_urgency(const Request& request) const;
   std::optional<ModelId> family_before(ModelId model) const;
-  std::vector<ModelId> family_running(ModelId model) const;
   template <class Visit>
   void visit_family(ModelId model, Visit&& visit) const;
   PassPlan choose(ModelId model);

@@ -22,6 +22,7 @@ struct DividedPool {
 };
 // Slots for all adapters, but in no more than half of the frames that are to spare, unless one adapter beside the
 // pinned ones takes more. `frames` is what is left then, below 1 where there are too few. `slot_bytes` 0: no slots.
+// Numbers that are too large for an int are the largest.
 DividedPool divide_pool(int frames, const SlotDemand& demand, std::int64_t page_bytes, std::int64_t slot_bytes);
 
 }  // namespace computron

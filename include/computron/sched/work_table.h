@@ -1,6 +1,9 @@
 // The work of all models, with lists of the models that have some: a decision looks at these and never at all models.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -38,12 +41,16 @@ class WorkTable {
   std::size_t waiting() const { return waiting_; }              // requests that no step has begun, of all models
   std::size_t waiting_bytes() const { return waiting_bytes_; }  // host memory of theirs
   std::size_t preempted() const { return preempted_; }          // sequences that wait to run again, of all models
-  // Calls `visit` for each model that has been edited since the last call.
+  // Calls `visit` for each model that has been edited since the last call for the same reader.
+  enum class Reader : std::uint8_t { kPolicy, kCaches };
   template <class Visit>
-  void visit_edited(Visit&& visit) {
-    for (const ModelId model : edited_.models()) visit(model);
-    edited_.clear();
+  void visit_edited(Reader reader, Visit&& visit) {
+    ModelList& edited = edited_[static_cast<std::size_t>(reader)];
+    for (const ModelId model : edited.models()) visit(model);
+    edited.clear();
   }
+  // Where frames of the model's cache have changed and its work has not: kCaches is to look at it, too.
+  void note_cache(ModelId model) { edited_[static_cast<std::size_t>(Reader::kCaches)].insert(model); }
 
  private:
   struct Counted {
@@ -52,8 +59,9 @@ class WorkTable {
   void follow(ModelId model);
 
   std::vector<ModelWork> models_;
-  ModelList with_work_, with_running_, with_cache_, edited_;
-  std::vector<Counted> counted_;  // [model] its part of the sums
+  ModelList with_work_, with_running_, with_cache_;
+  std::array<ModelList, 2> edited_;  // [Reader]
+  std::vector<Counted> counted_;     // [model] its part of the sums
   std::size_t waiting_ = 0, waiting_bytes_ = 0, preempted_ = 0;
 };
 
