@@ -14,6 +14,17 @@ Backlog ModelWork::backlog() const {
   return backlog;
 }
 
+std::size_t ModelWork::tokens_before(std::int32_t urgency) const {
+  std::size_t tokens = waiting_.prompt_tokens_before(urgency);
+  const auto& urgencies = sequences_.sums().urgencies();
+  if (urgencies.empty() || urgencies.begin()->first >= urgency) return tokens;
+  for (const AdmittedSequences::Handle& member : sequences_.running_by_age()) {
+    if (member->state() == State::kInFlight || member->sequence().request().urgency() >= urgency) continue;
+    tokens += static_cast<std::size_t>(member->sequence().pending_tokens());
+  }
+  return tokens;
+}
+
 const Request& ModelWork::oldest() const {
   const auto* const admitted = sequences_.oldest();
   const bool waits =

@@ -104,6 +104,8 @@ TEST(WaitingQueueClasses, AnyOrderOfEventsLeavesTheRightOneInFront) {
     if (list.empty()) continue;
     ASSERT_EQ(queue.front().id, std::ranges::min_element(list, goes_before)->id);
     ASSERT_EQ(queue.oldest().id, std::ranges::min_element(list, arrives_earlier)->id);
+    const auto before = std::ranges::count_if(list, [](const Request& request) { return request.urgency() < 0; });
+    ASSERT_EQ(queue.prompt_tokens_before(0), static_cast<std::size_t>(5 * before));
   }
 }
 

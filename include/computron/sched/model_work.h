@@ -37,6 +37,9 @@ class ModelWork {
   const ArrivalStatistics& arrivals() const { return arrivals_; }
   // Of all that has not ended, but for what ends with what is in flight.
   Backlog backlog() const;
+  // Tokens that passes could compute now of those that are more urgent than that. Looks at running ones, where some
+  // are.
+  std::size_t tokens_before(std::int32_t urgency) const;
   // The oldest request that has not ended; requires one.
   const Request& oldest() const;
   // The oldest of those of the least urgency. Requires work.
