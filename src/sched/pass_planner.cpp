@@ -180,12 +180,13 @@ PassLimits PassPlanner::limits(ModelId model, bool exceeds_pool, int prompt_toke
       .may_preempt = first};
 }
 
-// Passes that are in flight at once must take about equally long, or the stages wait for each other. So prompts are
-// spread over the passes that their answers will take; but a pass may always take twice as long as one that decodes
-// only, else it would be long until many sequences decode together. Riders of the pass have their part of it.
+// Passes that are in flight at once must take about equally long, or the stages wait for each other; and where
+// interactive requests come, each of them may wait for any pass of batch work. So prompts are spread over the passes
+// that their answers will take; but a pass may always take twice as long as one that decodes only, else it would be
+// long until many sequences decode together. Riders of the pass have their part of it.
 int PassPlanner::prompt_tokens(ModelId model) const {
   const auto stages = static_cast<int>(state_.stages()), most = state_.options.max_batch_tokens;
-  if (stages == 1) return most;
+  if (stages == 1 && !(state_.interactive && any_batch_work(model))) return most;
   int together = 0;
   Backlog backlog;
   visit_family(model, [&](ModelId other) {
@@ -202,6 +203,12 @@ int PassPlanner::prompt_tokens(ModelId model) const {
   const int rows = most_rows(
       level, [&](int n) { return state_.costs.bottleneck_s(model, std::min(n + decoding, most)) <= longest_s; });
   return std::max(rows, 1);
+}
+
+// Among its running sequences.
+bool PassPlanner::any_batch_work(ModelId model) const {
+  const auto& urgencies = state_.work[model].sequences().sums().urgencies();
+  return !urgencies.empty() && urgencies.rbegin()->first >= 0;
 }
 
 // That the model, or another of its family, has rows in.

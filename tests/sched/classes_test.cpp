@@ -362,6 +362,26 @@ TEST_P(Classes, AnInteractiveRequestOfAResidentModelWaitsForThePassesInFlightAlo
   }
 }
 
+// The prompts of batch sequences that begin together would make a pass twenty times as long as those that decode.
+TEST_P(Classes, PassesOfBatchWorkAreEvenWhereInteractiveRequestsCome) {
+  const FakeModelList model_list({model(3), model(2)});
+  SchedulerOptions options = this->options(400);
+  options.max_batch_tokens = 1000;
+  Driver driver(model_list, options, std::get<const char*>(GetParam()));
+  driver.report_times();
+  for (RequestId id = 0; id < 90; ++id) driver.submit(with(make_request(id, 0, 60, 30), 0));
+  for (RequestId id = 0; id < 40; ++id) {
+    const double arrival_s = 0.05 + 0.0173 * static_cast<double>(id);
+    driver.submit(with(make_request(kFirstInteractive + id, 1, 10, 4, arrival_s), -1), arrival_s);
+  }
+  ASSERT_EQ(driver.run(), "");
+  EXPECT_LT(driver.finished().back(), kFirstInteractive) << "there was batch work all the time";
+  for (RequestId id = kFirstInteractive + 5; id < kFirstInteractive + 40; ++id) {
+    const Completion& completion = driver.completion(id);
+    EXPECT_LT(completion.first_token_s - completion.arrival_s, 0.008 * (stages() + 2)) << "request " << id;
+  }
+}
+
 // The batch's sequences stay where they are: nothing of them is computed twice.
 TEST_P(Classes, ASwapBeginsAtOnceAndTheBatchKeepsItsCache) {
   const FakeModelList model_list({model(8), model(8)});
@@ -508,6 +528,17 @@ TEST_P(Classes, ALostCacheOfBatchWorkKeepsNoInteractiveRequestWaiting) {
     finished_s[batch > 0 ? 1 : 0] = driver.completion(600).finished_s;
   }
   EXPECT_LT(finished_s[1], finished_s[0] + 2 * Driver::kMaxWait_s);
+}
+
+// For whose sake should they be? Three prompts are one pass.
+TEST(ClassesPolicies, PromptsOfInteractiveRequestsAreNotSpread) {
+  const FakeModelList model_list({small_model(2)});
+  Driver driver(model_list, {.frames = 400, .max_batch_tokens = 1000, .max_seqs = 6}, "balanced");
+  driver.report_times();
+  driver.submit(with(make_request(0, 0, 10, 30), -1));
+  for (RequestId id = 1; id < 4; ++id) driver.submit(with(make_request(id, 0, 200, 50, 0.1), -1), 0.1);
+  ASSERT_EQ(driver.run(), "");
+  EXPECT_LT(driver.completion(3).first_token_s, 0.18) << "600 rows take 61 ms";
 }
 
 // A model that fills in while the first one's pages are copied preempts nobody, however urgent its next request is.
