@@ -14,17 +14,6 @@ Backlog ModelWork::backlog() const {
   return backlog;
 }
 
-std::size_t ModelWork::tokens_before(std::int32_t urgency) const {
-  std::size_t tokens = waiting_.prompt_tokens_before(urgency);
-  const auto& urgencies = sequences_.sums().urgencies();
-  if (urgencies.empty() || urgencies.begin()->first >= urgency) return tokens;
-  for (const AdmittedSequences::Handle& member : sequences_.running_by_age()) {
-    if (member->state() == State::kInFlight || member->sequence().request().urgency() >= urgency) continue;
-    tokens += static_cast<std::size_t>(member->sequence().pending_tokens());
-  }
-  return tokens;
-}
-
 const Request& ModelWork::oldest() const {
   const auto* const admitted = sequences_.oldest();
   const bool waits =
@@ -160,6 +149,17 @@ std::vector<SequenceId> ModelWork::restart_running(SequenceId& last) {
   std::vector<SequenceId> told = sequences_.restart_running(last);
   set_blocks(0);
   return told;
+}
+
+std::size_t tokens_before(const ModelWork& work, std::int32_t urgency) {
+  std::size_t tokens = work.waiting().prompt_tokens_before(urgency);
+  const auto& urgencies = work.sequences().sums().urgencies();
+  if (urgencies.empty() || urgencies.begin()->first >= urgency) return tokens;
+  for (const AdmittedSequences::Handle& member : work.sequences().running_by_age()) {
+    if (member->state() == State::kInFlight || member->sequence().request().urgency() >= urgency) continue;
+    tokens += static_cast<std::size_t>(member->sequence().pending_tokens());
+  }
+  return tokens;
 }
 
 }  // namespace computron

@@ -138,7 +138,7 @@ int PassPlanner::tokens_for_riders(ModelId lead) const {
   for (const ModelId model : order.models().subspan(order.place(lead) + 1)) {
     if (state_.agenda.view(model).urgency >= last) break;
     const bool rides = state_.may_share_pass(lead, model) && !state_.misses_pages(model);
-    if (rides) tokens += state_.work[model].tokens_before(last);
+    if (rides) tokens += tokens_before(state_.work[model], last);
   }
   return static_cast<int>(std::min(tokens, static_cast<std::size_t>(state_.options.max_batch_tokens)));
 }

@@ -37,9 +37,6 @@ class ModelWork {
   const ArrivalStatistics& arrivals() const { return arrivals_; }
   // Of all that has not ended, but for what ends with what is in flight.
   Backlog backlog() const;
-  // Tokens that passes could compute now of those that are more urgent than that. Looks at running ones, where some
-  // are.
-  std::size_t tokens_before(std::int32_t urgency) const;
   // The oldest request that has not ended; requires one.
   const Request& oldest() const;
   // The oldest of those of the least urgency. Requires work.
@@ -99,5 +96,8 @@ class ModelWork {
   StepId last_step_ = 0;
   double last_pass_s_ = 0;
 };
+
+// Tokens that passes could compute now of what is more urgent than that. Looks at running sequences, where some are.
+std::size_t tokens_before(const ModelWork& work, std::int32_t urgency);
 
 }  // namespace computron
