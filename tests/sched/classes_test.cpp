@@ -558,7 +558,7 @@ TEST(ClassesPolicies, PromptsOfInteractiveRequestsAreNotSpread) {
   const FakeModelList model_list({small_model(2)});
   Driver driver(model_list, {.frames = 400, .max_batch_tokens = 1000, .max_seqs = 6}, "balanced");
   driver.report_times();
-  driver.submit(with(make_request(0, 0, 10, 30), -1));
+  driver.submit(with(make_request(0, 0, 300, 30), -1));
   for (RequestId id = 1; id < 4; ++id) driver.submit(with(make_request(id, 0, 200, 50, 0.1), -1), 0.1);
   ASSERT_EQ(driver.run(), "");
   EXPECT_LT(driver.completion(3).first_token_s, 0.18) << "600 rows take 61 ms";
