@@ -20,6 +20,9 @@ std::vector<ModelId> all_models(const Scheduler& scheduler) {
   return models;
 }
 
+// Of the first that does; infinity where none is held.
+double arrival_s_of(const ArrivalQueue& held) { return held.empty() ? kNever : held.next_arrival_s(); }
+
 // Of each group: those that share a model with it.
 std::vector<std::vector<std::size_t>> partners_of(const std::vector<std::vector<std::size_t>>& hosts,
                                                   std::size_t groups) {
@@ -44,6 +47,7 @@ Dispatcher::Dispatcher(std::vector<DispatchGroup> groups, std::size_t models)
       rejection_(groups.front().scheduler->options().on_late == OnLate::kReject),
       holds_(groups.size() > 1 || rejection_.wanted()),
       held_(models),
+      held_interactive_(models),
       turns_(groups.size()) {
   for (DispatchGroup& group : groups) {
     for (const ModelId model : group.models) hosts_[model].push_back(serving_.size());
@@ -60,31 +64,36 @@ Dispatcher::Dispatcher(Scheduler& scheduler)
 
 void Dispatcher::submit(Request request) {
   const bool held = holds_ && (collects() || request.arrival_s > now_s_);
-  if (request.priority < 0) interactive_s_ = std::min(interactive_s_, request.arrival_s);
-  if (held) return held_.push(std::move(request));
+  if (held) return (request.priority < 0 ? held_interactive_ : held_).push(std::move(request));
   const std::size_t group = choose(request);
   give(group, std::move(request));
 }
 
-// Gives what has arrived to the groups, whole lines, and no more than fits between two polls.
+// Gives what has arrived to the groups, whole lines, and no more than fits between two polls. Nobody who is waited for
+// waits until all batch work is known, and nothing of that is dealt sooner for it.
 void Dispatcher::release(double now_s) {
+  int lines = 0;
+  const auto give_arrived = [&](ArrivalQueue& held) {
+    while (arrival_s_of(held) <= now_s) {
+      if (lines >= kLinesAtOnce && held.front().id != line_) return false;  // too many at once
+      Request request = held.pop();
+      lines += request.id != line_;
+      const std::size_t group = choose(request);
+      give(group, std::move(request));
+    }
+    return true;
+  };
+  if (!give_arrived(held_interactive_)) return;
   if (collects()) {
     if (waits_for_input(now_s)) return;
     plan();
   }
-  int lines = 0;
-  while (!held_.empty() && held_.next_arrival_s() <= now_s) {
-    Request request = held_.pop();
-    lines += request.id != line_;
-    const std::size_t group = choose(request);
-    give(group, std::move(request));
-    if (lines >= kLinesAtOnce && !held_.empty() && held_.front().id != line_) return;
-  }
-  pass_on_input_end();
+  if (give_arrived(held_)) pass_on_input_end();
 }
 
-// All that is known is dealt to the groups at once, and all of them may begin. Where late ones are rejected, it matters
-// when each ends and not when the last does: they are given away one by one, those that arrive first before the others.
+// All batch work that is known is dealt to the groups at once, and all of them may begin. Where late ones are rejected,
+// it matters when each ends and not when the last does: they are given away one by one, those that arrive first before
+// the others.
 void Dispatcher::plan() {
   planned_ = true;
   std::vector<Request> requests;
@@ -179,7 +188,7 @@ void Dispatcher::close_input() {
 
 // A scheduler's input ends when nothing is held that it might be given.
 void Dispatcher::pass_on_input_end() {
-  if (holds_ && (collects() || !held_.empty())) return;
+  if (holds_ && (collects() || !held_.empty() || !held_interactive_.empty())) return;
   const bool end = input_ended_ && !std::exchange(end_passed_on_, input_ended_);
   const bool close = input_closed_ && !std::exchange(close_passed_on_, input_closed_);
   if (!end && !close) return;
@@ -196,17 +205,17 @@ bool Dispatcher::is_full() const {
   return waiting() + set_aside_ >= options.max_waiting || waiting_bytes() >= options.max_waiting_bytes;
 }
 
-std::size_t Dispatcher::waiting() const { return held_.size() + waiting_; }
+std::size_t Dispatcher::waiting() const { return held_.size() + held_interactive_.size() + waiting_; }
 
-std::size_t Dispatcher::waiting_bytes() const { return held_.bytes() + waiting_bytes_; }
+std::size_t Dispatcher::waiting_bytes() const { return held_.bytes() + held_interactive_.bytes() + waiting_bytes_; }
 
 bool Dispatcher::waits_for_input(double now_s) const {
   if (!holds_) return scheduler(0).waits_for_input(now_s);
-  return collects() && !input_ended_ && !is_full() && now_s < interactive_s_;
+  return collects() && !input_ended_ && !is_full();
 }
 
 bool Dispatcher::has_work(double now_s) const {
-  if (!held_.empty() && held_.next_arrival_s() <= now_s) return true;
+  if (arrival_s_of(held_) <= now_s || arrival_s_of(held_interactive_) <= now_s) return true;
   return std::any_of(serving_.begin(), serving_.end(),
                      [now_s](const ServingGroup& group) { return group.scheduler().has_work(now_s); });
 }
@@ -234,8 +243,8 @@ std::optional<std::size_t> Dispatcher::due(double now_s) {
 }
 
 double Dispatcher::due_s() const {
-  const double held_s = collects() ? interactive_s_ : held_.empty() ? kNever : held_.next_arrival_s();
-  return std::min(turns_.wakes_s(), held_s);
+  const double held_s = collects() ? kNever : arrival_s_of(held_);
+  return std::min({turns_.wakes_s(), held_s, arrival_s_of(held_interactive_)});
 }
 
 Decision Dispatcher::next(std::size_t group, double now_s) {

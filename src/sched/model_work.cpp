@@ -152,4 +152,15 @@ std::vector<SequenceId> ModelWork::restart_running(SequenceId& last) {
   return told;
 }
 
+std::size_t tokens_before(const ModelWork& work, std::int32_t urgency) {
+  std::size_t tokens = work.waiting().prompt_tokens_before(urgency);
+  const auto& urgencies = work.sequences().sums().urgencies();
+  if (urgencies.empty() || urgencies.begin()->first >= urgency) return tokens;
+  for (const AdmittedSequences::Handle& member : work.sequences().running_by_age()) {
+    if (member->state() == State::kInFlight || member->sequence().request().urgency() >= urgency) continue;
+    tokens += static_cast<std::size_t>(member->sequence().pending_tokens());
+  }
+  return tokens;
+}
+
 }  // namespace computron

@@ -46,12 +46,14 @@ class PassBuilder {
   const CacheBlocks& cache_;
   const PassLimits& limits_;
   PassPlan& pass_;
+  int reserved_ = 0;         // tokens, once the more urgent ones have been chosen
   int reserved_blocks_ = 0;  // that the chosen ones will take
 };
 
 void PassBuilder::build(bool prompts_first) {
   const int full = room_left().sequences;
   choose_urgent();
+  reserved_ = pass_.parts.empty() ? 0 : limits_.reserved;
   const bool prompts =
       sequences_.count(State::kPrefill) > pass_.parts.size() - static_cast<std::size_t>(pass_.decoding);
   const auto for_prompts = [&](int most, int part) {
@@ -75,8 +77,8 @@ void PassBuilder::build(bool prompts_first) {
 PassBuilder::Room PassBuilder::room_left() const {
   const int micro_batch = std::min(ceil_div(sequences_.running(), limits_.micro_batches), limits_.sequences);
   return {.sequences = micro_batch - static_cast<int>(pass_.parts.size()),
-          .tokens = limits_.tokens - pass_.rows,
-          .prompt_tokens = limits_.prompt_tokens - pass_.prompt_rows,
+          .tokens = limits_.tokens - pass_.rows - reserved_,
+          .prompt_tokens = limits_.prompt_tokens - pass_.prompt_rows - reserved_,
           .logit_rows = limits_.logit_rows - pass_.logit_rows};
 }
 

@@ -113,10 +113,31 @@ void PassPlanner::visit_family(ModelId model, Visit&& visit) const {
   }
 }
 
+// Where riders will be in the pass that are more urgent than the last sequences of its own model, those leave them what
+// they have to come. Riders themselves give way as they stand in the run order.
+int PassPlanner::tokens_for_riders(ModelId lead) const {
+  const RunOrder& order = state_.agenda.run_order();
+  const auto& urgencies = state_.work[lead].sequences().sums().urgencies();
+  if (state_.families[lead] == SchedulerState::kAlone || urgencies.size() < 2) return 0;
+  if (!state_.agenda.policy().continuous_batching()) return 0;
+  const std::int32_t last = urgencies.rbegin()->first;
+  std::size_t tokens = 0;
+  for (const ModelId model : order.models().subspan(order.place(lead) + 1)) {
+    if (state_.agenda.view(model).urgency >= last) break;
+    const bool rides = state_.may_share_pass(lead, model) && !state_.misses_pages(model);
+    if (rides) tokens += tokens_before(state_.work[model], last);
+  }
+  return static_cast<int>(std::min(tokens, static_cast<std::size_t>(state_.options.max_batch_tokens)));
+}
+
 // Blocks of the cache may make the model exceed the pool that did not: fewer rows may have logits then.
 PassPlan PassPlanner::choose(ModelId model) {
-  const int prompt_tokens = this->prompt_tokens(model);
-  const auto choose = [&](bool exceeds) { return this->choose(model, limits(model, exceeds, prompt_tokens)); };
+  const int prompt_tokens = this->prompt_tokens(model), for_riders = tokens_for_riders(model);
+  const auto choose = [&](bool exceeds) {
+    PassLimits limits = this->limits(model, exceeds, prompt_tokens);
+    limits.reserved = for_riders;
+    return this->choose(model, limits);
+  };
   const bool exceeded = caches_.exceeds_pool(model, state_.work[model].cache().count());
   PassPlan pass = choose(exceeded);
   const bool too_many_rows = pass.logit_rows > Workspace::kLogitRows;
@@ -146,12 +167,13 @@ PassLimits PassPlanner::limits(ModelId model, bool exceeds_pool, int prompt_toke
       .may_preempt = first};
 }
 
-// Passes that are in flight at once must take about equally long, or the stages wait for each other. So prompts are
-// spread over the passes that their answers will take; but a pass may always take twice as long as one that decodes
-// only, else it would be long until many sequences decode together. Riders of the pass have their part of it.
+// Passes that are in flight at once must take about equally long, or the stages wait for each other; and where
+// interactive requests come, each of them may wait for any pass of batch work. So prompts are spread over the passes
+// that their answers will take; but a pass may always take twice as long as one that decodes only, else it would be
+// long until many sequences decode together. Riders of the pass have their part of it.
 int PassPlanner::prompt_tokens(ModelId model) const {
   const auto stages = static_cast<int>(state_.stages()), most = state_.options.max_batch_tokens;
-  if (stages == 1) return most;
+  if (stages == 1 && !(state_.interactive && any_batch_work(model))) return most;
   int together = 0;
   Backlog backlog;
   visit_family(model, [&](ModelId other) {
@@ -168,6 +190,12 @@ int PassPlanner::prompt_tokens(ModelId model) const {
   const int rows = most_rows(
       level, [&](int n) { return state_.costs.bottleneck_s(model, std::min(n + decoding, most)) <= longest_s; });
   return std::max(rows, 1);
+}
+
+// Among its running sequences.
+bool PassPlanner::any_batch_work(ModelId model) const {
+  const auto& urgencies = state_.work[model].sequences().sums().urgencies();
+  return !urgencies.empty() && urgencies.rbegin()->first >= 0;
 }
 
 // That the model, or another of its family, has rows in.

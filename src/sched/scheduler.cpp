@@ -282,6 +282,7 @@ void Scheduler::decide_run_order(double now_s) {
   SchedulerState& state = *state_;
   while (!arriving_.empty() && arriving_.next_arrival_s() <= now_s) {
     Request request = arriving_.pop();
+    state.interactive |= request.priority < 0;
     state.work.edit(request.model, [&request](ModelWork& work) { work.enqueue(std::move(request)); });
   }
   if (state.options.on_late == OnLate::kDrop) drop_late(state, now_s, open_, completions_);

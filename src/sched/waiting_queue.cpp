@@ -174,8 +174,8 @@ WaitingQueue::Load WaitingQueue::load_of(const Request& request) const {
 }
 
 void WaitingQueue::push(Request request) {
-  count_in(request);
   const auto of = classes_.try_emplace(request.urgency()).first;
+  count_in(request, of->second);
   of->second.queue.push(std::move(request));
   list(of);
 }
@@ -183,7 +183,7 @@ void WaitingQueue::push(Request request) {
 Request WaitingQueue::pop() {
   const auto of = classes_.begin();
   Request request = of->second.queue.pop();
-  count_out(request);
+  count_out(request, of->second);
   list(of);
   charge(request.priority, request.tenant, request.prompt.size());
   return request;
@@ -192,7 +192,7 @@ Request WaitingQueue::pop() {
 void WaitingQueue::age_oldest() {
   const auto of = classes_.find(std::get<3>(*ages_.begin()));
   Request request = of->second.queue.pop_oldest();
-  count_out(request);
+  count_out(request, of->second);
   list(of);
   request.aged = true;
   push(std::move(request));
@@ -220,6 +220,13 @@ void WaitingQueue::list(Classes::iterator of) {
   const std::size_t counters = age ? changed.queue.counters() : 0;
   counters_ += counters - std::exchange(changed.counters, counters);
   if (!age) classes_.erase(of);
+}
+
+std::size_t WaitingQueue::prompt_tokens_before(std::int32_t urgency) const {
+  std::size_t tokens = 0;
+  for (auto of = classes_.begin(); of != classes_.end() && of->first < urgency; ++of)
+    tokens += of->second.prompt_tokens;
+  return tokens;
 }
 
 std::size_t WaitingQueue::lane_bytes() const { return counters_ <= 1 ? 0 : kLaneBytes * (counters_ - 1); }
@@ -272,13 +279,14 @@ std::vector<Request> WaitingQueue::take_line(const Due& line) {
   const auto [due_s, arrival_s, id, urgency, tenant] = line;
   const auto of = classes_.find(urgency);
   std::vector<Request> taken = of->second.queue.take_line(tenant, arrival_s, id);
-  for (const Request& request : taken) count_out(request);
+  for (const Request& request : taken) count_out(request, of->second);
   list(of);
   return taken;
 }
 
-void WaitingQueue::count_in(const Request& request) {
+void WaitingQueue::count_in(const Request& request, Class& of) {
   const Load load = load_of(request);
+  of.prompt_tokens += load.backlog.prompt_tokens;
   sum_.backlog += load.backlog;
   sum_.cache += load.cache;
   sum_.bytes += load.bytes;
@@ -286,8 +294,9 @@ void WaitingQueue::count_in(const Request& request) {
   if (is_watched(request)) due_.insert(due_of(request));
 }
 
-void WaitingQueue::count_out(const Request& request) {
+void WaitingQueue::count_out(const Request& request, Class& of) {
   const Load load = load_of(request);
+  of.prompt_tokens -= load.backlog.prompt_tokens;
   sum_.backlog -= load.backlog;
   sum_.cache -= load.cache;
   sum_.bytes -= load.bytes;

@@ -268,7 +268,7 @@ void Engine::look_for_stall(const GroupEngine& group) {
 bool Engine::owes_a_step(const GroupEngine& group) const {
   if (!group.in_flight().empty() || group.holds() || dispatcher_.all_done() || stopping_) return false;
   const bool open = front_end_.input_open();
-  const bool waits_for_input = dispatcher_.waits_for_input(now());
+  const bool waits_for_input = scheduler_of(group).waits_for_input(now());
   if (scheduler_of(group).has_work(now())) return !open || !waits_for_input;
   // Nobody has anything to do, nothing is to come, and yet it is not over: said once, of the first group.
   return group.index() == 0 && !open && dispatcher_.waiting() == 0 && !any_in_flight() && !dispatcher_.has_work(now());

@@ -14,8 +14,11 @@
 namespace computron::test {
 namespace {
 
+using ::testing::_;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::SizeIs;
 
 // Groups of one rank, driven by hand: a step is reported when the test says so.
 class Groups {
@@ -632,27 +635,39 @@ TEST(DispatcherThroughput, NobodyBeginsBeforeAllIsKnownAndThenAllDo) {
   EXPECT_EQ(groups->take_completions().size(), 60u);
 }
 
-// What is known when an interactive request arrives is dealt then, though the input has not ended.
-TEST(DispatcherThroughput, GroupsBeginWhenAnInteractiveRequestArrives) {
+// Interactive requests are served when they arrive, wherever in the input they stand; batch work is dealt when all of
+// it is known.
+TEST(DispatcherThroughput, InteractiveRequestsDoNotWaitForTheInput) {
   Groups groups({.models = 2, .policy = "throughput"}, {{0, 1}, {0, 1}});
+  const auto interactive = [](RequestId id, double arrival_s) {
+    Request request = make_request(id, 1, 4, 1, arrival_s);
+    request.priority = Request::kInteractive;
+    return request;
+  };
+  groups->submit(interactive(100, 0));
   for (RequestId id = 0; id < 20; ++id) groups->submit(make_request(id, static_cast<ModelId>(id % 2), 4, 1));
-  Request interactive = make_request(20, 1, 4, 1, 5);
-  interactive.priority = Request::kInteractive;
-  groups->submit(interactive);
-  EXPECT_THAT(groups.decide(4.9), IsEmpty());
-  EXPECT_TRUE(groups->waits_for_input(4.9));
+  groups->submit(interactive(101, 5));
+  EXPECT_THAT(groups.decide(0), SizeIs(1));
+  EXPECT_TRUE(groups->waits_for_input(0));
   EXPECT_EQ(groups->due_s(), 5);
-  EXPECT_FALSE(groups->waits_for_input(5));
+  EXPECT_EQ(groups->waiting(), 21u);
+  groups.finish(4.9);
+  EXPECT_THAT(groups.begun_in(), ElementsAre(Pair(100, _)));
   EXPECT_FALSE(groups.decide(5).empty());
-  ASSERT_FALSE(groups.begun_in().empty());
-  std::set<RequestId> first;
-  for (const auto& [id, group] : groups.begun_in()) first.insert(id);
-  EXPECT_TRUE(first.contains(20)) << "with the first passes";
-  groups->submit(make_request(21, 0, 4, 1, 5));
+  groups.finish(5.1);
+  EXPECT_THAT(groups.begun_in(), ElementsAre(Pair(100, _), Pair(101, _)));
+  groups->submit(interactive(102, 7));
   groups->close_input();
   groups.finish(6);
+  std::map<std::size_t, int> batch;
+  for (const auto& [id, group] : groups.begun_in()) batch[group] += id < 20;
+  EXPECT_THAT(batch, ElementsAre(Pair(0, 10), Pair(1, 10)));
+  EXPECT_FALSE(groups->all_done()) << "one arrives later";
+  EXPECT_FALSE(groups->has_work(6.9));
+  EXPECT_TRUE(groups->has_work(7));
+  groups.finish(7);
   EXPECT_TRUE(groups->all_done());
-  EXPECT_EQ(groups->take_completions().size(), 22u);
+  EXPECT_EQ(groups->take_completions().size(), 23u);
 }
 
 // Sequences that more urgent ones have preempted again and again take room like those that wait.

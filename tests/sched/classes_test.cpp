@@ -104,6 +104,8 @@ TEST(WaitingQueueClasses, AnyOrderOfEventsLeavesTheRightOneInFront) {
     if (list.empty()) continue;
     ASSERT_EQ(queue.front().id, std::ranges::min_element(list, goes_before)->id);
     ASSERT_EQ(queue.oldest().id, std::ranges::min_element(list, arrives_earlier)->id);
+    const auto before = std::ranges::count_if(list, [](const Request& request) { return request.urgency() < 0; });
+    ASSERT_EQ(queue.prompt_tokens_before(0), static_cast<std::size_t>(5 * before));
   }
 }
 
@@ -290,6 +292,29 @@ TEST(ModelWorkClasses, UrgentPromptsAreNotSpreadOverPasses) {
   EXPECT_THAT(run_pass(work, 2, limits), ElementsAre(::testing::Pair(0, 4), ::testing::Pair(1, 1)));
 }
 
+// What is reserved is for riders that go before the last; but a pass is never empty for their sake.
+TEST(ModelWorkClasses, TheLeastUrgentLeaveWhatIsReservedBesideUrgentOnes) {
+  ModelWork work(kBlockTokens, {});
+  work.set_blocks(40);
+  work.enqueue(with(make_request(0, 0, 12, 50), 0));
+  work.enqueue(with(make_request(1, 0, 4, 50), -1));
+  EXPECT_EQ(tokens_before(work, 0), 4u);
+  for (SequenceId id = 1; id <= 2; ++id) work.admit_next(id);
+  EXPECT_EQ(tokens_before(work, 0), 4u);
+  EXPECT_EQ(tokens_before(work, -1), 0u);
+  EXPECT_EQ(tokens_before(work, 1), 16u);
+  PassLimits limits{.tokens = 16, .prompt_tokens = 16, .reserved = 9, .logit_rows = 16, .blocks = 40};
+  EXPECT_THAT(run_pass(work, 1, limits), ElementsAre(::testing::Pair(0, 3), ::testing::Pair(1, 4)));
+  limits.prompt_tokens = 10;
+  EXPECT_THAT(run_pass(work, 2, limits), ElementsAre(::testing::Pair(0, 1), ::testing::Pair(1, 1)));
+  limits.reserved = 100;
+  std::vector<SequenceChunk> chunks;
+  work.begin_pass(work.choose(limits), 3, /*now_s=*/0, chunks);
+  ASSERT_EQ(chunks.size(), 1u);
+  EXPECT_EQ(tokens_before(work, 0), 0u) << "it is in flight";
+  EXPECT_EQ(work.choose(limits).rows, 8) << "the other one's prompt";
+}
+
 // --- The scheduler ----------------------------------------------------------------------------------------------
 
 // Of requests, by the tokens that tell them, the first step that has each.
@@ -357,6 +382,26 @@ TEST_P(Classes, AnInteractiveRequestOfAResidentModelWaitsForThePassesInFlightAlo
     const RequestId last = driver.finished().back();
     EXPECT_LT(last, kFirstInteractive) << "there was batch work all the time";
     expect_short_waits(driver);
+  }
+}
+
+// The prompts of batch sequences that begin together would make a pass twenty times as long as those that decode.
+TEST_P(Classes, PassesOfBatchWorkAreEvenWhereInteractiveRequestsCome) {
+  const FakeModelList model_list({model(3), model(2)});
+  SchedulerOptions options = this->options(400);
+  options.max_batch_tokens = 1000;
+  Driver driver(model_list, options, std::get<const char*>(GetParam()));
+  driver.report_times();
+  for (RequestId id = 0; id < 90; ++id) driver.submit(with(make_request(id, 0, 60, 30), 0));
+  for (RequestId id = 0; id < 40; ++id) {
+    const double arrival_s = 0.05 + 0.0173 * static_cast<double>(id);
+    driver.submit(with(make_request(kFirstInteractive + id, 1, 10, 4, arrival_s), -1), arrival_s);
+  }
+  ASSERT_EQ(driver.run(), "");
+  EXPECT_LT(driver.finished().back(), kFirstInteractive) << "there was batch work all the time";
+  for (RequestId id = kFirstInteractive + 5; id < kFirstInteractive + 40; ++id) {
+    const Completion& completion = driver.completion(id);
+    EXPECT_LT(completion.first_token_s - completion.arrival_s, 0.008 * (stages() + 2)) << "request " << id;
   }
 }
 
@@ -506,6 +551,17 @@ TEST_P(Classes, ALostCacheOfBatchWorkKeepsNoInteractiveRequestWaiting) {
     finished_s[batch > 0 ? 1 : 0] = driver.completion(600).finished_s;
   }
   EXPECT_LT(finished_s[1], finished_s[0] + 2 * Driver::kMaxWait_s);
+}
+
+// For whose sake should they be? Three prompts are one pass.
+TEST(ClassesPolicies, PromptsOfInteractiveRequestsAreNotSpread) {
+  const FakeModelList model_list({small_model(2)});
+  Driver driver(model_list, {.frames = 400, .max_batch_tokens = 1000, .max_seqs = 6}, "balanced");
+  driver.report_times();
+  driver.submit(with(make_request(0, 0, 300, 30), -1));
+  for (RequestId id = 1; id < 4; ++id) driver.submit(with(make_request(id, 0, 200, 50, 0.1), -1), 0.1);
+  ASSERT_EQ(driver.run(), "");
+  EXPECT_LT(driver.completion(3).first_token_s, 0.18) << "600 rows take 61 ms";
 }
 
 // A model that fills in while the first one's pages are copied preempts nobody, however urgent its next request is.

@@ -212,6 +212,28 @@ TEST(RidersOfAPass, AreAdmittedAtOnceWhereTheyAreMoreUrgent) {
   EXPECT_GT(driver.completion(1).finished_s, 0.3);
 }
 
+// Long prompts of batch work beside an interactive request of the first model, and one of a rider: the prompts leave it
+// what it needs of each pass.
+TEST(RidersOfAPass, AreServedBeforeTheBatchWorkOfTheModelThatLeads) {
+  const FakeModelList model_list(small_family(1, 6, {0, 1}));
+  SchedulerOptions options = kWide;
+  options.frames = 2000;
+  options.max_batch_tokens = 20;
+  Driver driver(model_list, options, "throughput");
+  const auto interactive = [](Request request) {
+    request.priority = Request::kInteractive;
+    return request;
+  };
+  driver.submit(interactive(asks(0, 0, 5, 400)));
+  driver.submit(interactive(asks(1, 1, 5, 1)));  // its pages are there then
+  for (RequestId id = 2; id < 32; ++id) driver.submit(asks(id, 0, 300, 2));
+  driver.submit(interactive(asks(100, 1, 30, 4, 0.1)), 0.1);
+  driver.submit(interactive(asks(101, 1, 30, 4, 0.1)), 0.1);
+  run_through(driver);
+  EXPECT_LT(driver.completion(101).finished_s, 0.14) << "a pass takes three milliseconds";
+  EXPECT_GT(driver.completion(31).finished_s, 1);
+}
+
 // A prompt that takes the whole pass leaves nothing to riders: their requests go on waiting, where they may be dropped
 // or given to another group.
 TEST(RidersOfAPass, AreAdmittedWhereThePassHasRoomForThem) {

@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cstddef>
-#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -78,7 +77,7 @@ class Dispatcher {
     double stole_s = -1;                     // when it last did
   };
 
-  // The policy wants to know all requests first, and does not yet.
+  // The policy wants to know all batch requests first, and does not yet.
   bool collects() const { return plans_ahead_ && !planned_ && holds_; }
   void release(double now_s);
   void plan();
@@ -97,11 +96,9 @@ class Dispatcher {
   Rejection rejection_;
   bool holds_;            // requests, until they arrive
   bool planned_ = false;  // and all that was known has been given to the groups
-  double interactive_s_ = std::numeric_limits<double>::infinity();  // when the first interactive request arrives: what
-                                                                    // is known then is all that is waited for
 
   double now_s_ = 0;                                 // the latest time that was told
-  ArrivalQueue held_;                                // not given to a group yet
+  ArrivalQueue held_, held_interactive_;             // not given to a group yet
   bool input_ended_ = false, input_closed_ = false;  // as told
   bool end_passed_on_ = false, close_passed_on_ = false;
   std::optional<RequestId> line_;  // that was given last, and to whom

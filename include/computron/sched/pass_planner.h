@@ -74,6 +74,8 @@ class PassPlanner {
   PassPlan choose(ModelId model, const PassLimits& limits);
   PassLimits limits(ModelId model, bool exceeds_pool, int prompt_tokens) const;
   int prompt_tokens(ModelId model) const;
+  bool any_batch_work(ModelId model) const;
+  int tokens_for_riders(ModelId lead) const;
   template <class IsShortEnough>
   int most_rows(int least, const IsShortEnough& is_short_enough) const;
   int passes_in_flight(ModelId model) const;

@@ -80,7 +80,8 @@ struct SchedulerState {
   Agenda agenda;
   std::deque<StepInFlight> in_flight;  // in order
   SequenceId last_sequence = 0;
-  CostModel costs;  // follows the times that ranks report
+  CostModel costs;           // follows the times that ranks report
+  bool interactive = false;  // a request has come that is more urgent than batch work
 
   // Changed by the core and the cache allocator.
   WorkTable work;                  // requests, sequences, cache blocks

@@ -181,6 +181,8 @@ class WaitingQueue {
   // Of all that wait, together.
   std::size_t bytes() const { return sum_.bytes + lane_bytes(); }  // host memory of prompts, pictures and lanes
   const Backlog& backlog() const { return sum_.backlog; }
+  // Tokens of the prompts of those that are more urgent than that. Looks at the urgencies before it.
+  std::size_t prompt_tokens_before(std::int32_t urgency) const;
   const CacheNeed& total_cache_need() const { return sum_.cache; }
   // Of the one in front.
   CacheNeed cache_need_of_front() const { return load_of(front()).cache; }
@@ -197,6 +199,7 @@ class WaitingQueue {
     TenantQueue queue = {};
     std::optional<Age> age = {};  // as it stands in the set below
     std::size_t counters = 0;     // as they have been counted
+    std::size_t prompt_tokens = 0;
   };
   using Classes = std::map<std::int32_t, Class>;
   // Of a line, by its first request: when it is due, when it arrived, its id, urgency and tenant.
@@ -210,8 +213,8 @@ class WaitingQueue {
   std::vector<Request> take_line(const Due& line);
   void charge(std::int32_t priority, std::uint64_t tenant, std::uint64_t tokens);
   void list(Classes::iterator of);
-  void count_in(const Request& request);
-  void count_out(const Request& request);
+  void count_in(const Request& request, Class& of);
+  void count_out(const Request& request, Class& of);
   bool is_watched(const Request& request) const {
     return watches_deadlines_ && request.part == 0 && request.deadline_s < kNoDeadline && !request.aged;
   }
