@@ -2,7 +2,7 @@
 # Builds and tests with another compiler, another MPI library, for another processor, as a package: what no check of a change
 # does, since it takes hours. Says at the end what was built and tested, as rows of the table in perf/results/portable.md.
 #
-#   jobs/portable.sh [PART...]    aarch64 clang mpich gcc14 deb image (all for which the tools are here), or: here
+#   jobs/portable.sh [PART...]    aarch64 clang mpich gcc14 deb image spack (all for which the tools are here), or: here
 #
 #   aarch64   Debian's cross-compiler, the libraries of an arm64 root that mmdebstrap makes, and qemu: unit tests, ranks of
 #             MPICH, and greedy tokens beside those of a program for this machine (PROGRAM=build/release/computron)
@@ -11,6 +11,7 @@
 #   gcc14     GCC 14 with the libraries of the next Debian, in a root of it that mmdebstrap makes: part `here` within it
 #   deb       the .deb of CPack, installed in a bare root of this Debian by its apt: the program, doctor, quickstart there
 #   image     the steps of jobs/packages/computron.def, Apptainer's definition, in two plain roots of this Debian
+#   spack     the recipe of jobs/packages/spack, concretised by a Spack that is here
 #   here      what this system has: no warnings, unit tests. For a machine that is not in the table yet
 #
 #   BUILD     where it builds (build/portable), each part in its folder, with roots that stay there
@@ -209,6 +210,20 @@ part_image() {
   rows+=("| GCC $(version c++) | Open MPI $(version mpirun) | x86-64, computron.def's steps in a bare $release | builds; %test: $(sed -n 1p <<<"$version") | $(commit), $(date -u +%F) |")
 }
 
+# With settings and caches of its own; Spack may have to fetch its solver and its packages.
+part_spack() {
+  lacks spack spack && return 77
+  local -x SPACK_USER_CONFIG_PATH="$build/spack/config" SPACK_USER_CACHE_PATH="$build/spack/cache"
+  local log="$build/spack.log" specs=('computron@main' 'computron@main +cuda cuda_arch=90' 'computron@main +cuda ~nccl cuda_arch=80,90') spec
+  rm -rf "$SPACK_USER_CONFIG_PATH"
+  "${run[@]}" spack repo add jobs/packages/spack/spack_repo/computron >"$log" 2>&1 || { tail -5 "$log"; return 1; }
+  for spec in "${specs[@]}"; do
+    # shellcheck disable=SC2086  # words of a spec
+    "${run[@]}" spack spec $spec >>"$log" 2>&1 || { echo "$spec is not concretised:"; tail -5 "$log"; return 1; }
+  done
+  rows+=("| Spack $(version spack) | | $(uname -m) | concretises ${#specs[@]} specs of the recipe | $(commit), $(date -u +%F) |")
+}
+
 # What the tests of aarch64 link, and their programs.
 readonly arm64_packages=libc6-dev,libstdc++-12-dev,libhdf5-dev,libspdlog-dev,libfmt-dev,libjpeg-dev,libpng-dev,libpcre2-dev,\
 libutf8proc-dev,libgtest-dev,libgmock-dev,libmpich-dev,libbenchmark-dev,libcli11-dev,nlohmann-json3-dev,libxxhash-dev,\
@@ -263,10 +278,10 @@ part_aarch64() {
 
 mkdir -p "$build"
 parts=("$@")
-[ $# -gt 0 ] || parts=(aarch64 clang mpich gcc14 deb image)
+[ $# -gt 0 ] || parts=(aarch64 clang mpich gcc14 deb image spack)
 ended=0
 for part in "${parts[@]}"; do
-  declare -F "part_$part" >/dev/null || { echo "${0##*/}: no part '$part': aarch64, clang, mpich, gcc14, deb, image, here" >&2; exit 64; }
+  declare -F "part_$part" >/dev/null || { echo "${0##*/}: no part '$part': aarch64, clang, mpich, gcc14, deb, image, spack, here" >&2; exit 64; }
   "part_$part"
   case $? in
     0) echo "portable: $part: passed" ;;

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # pmi_test.sh PROGRAM SOURCE: jobs/serve.sbatch at a site with other habits than slurm_test.sh's: srun speaks nothing to
 # ranks unless it is told to, kills a step at the first bad exit, and jobs take no environment along. The PMI is that of the
-# program's MPI library: PMIx of Open MPI, PMI2 of MPICH. Exit codes of srun are those that jobs/README.md has. Exits with
-# 77, saying why, where Slurm cannot be had.
+# program's MPI library: PMIx of Open MPI, PMI2 of MPICH, whose mpirun is tried as well. Exit codes of srun are those that
+# jobs/README.md has. Exits with 77, saying why, where Slurm cannot be had.
 # shellcheck disable=SC2016  # ranks expand it
 set -uo pipefail
 program="$1" source="$2"
@@ -10,8 +10,8 @@ program="$1" source="$2"
 missing="$(slurm_missing)"
 [ -z "$missing" ] || { echo "SKIPPED: $missing (apt-get install slurmctld slurmd slurm-client slurm-wlm-basic-plugins libpmix2)"; exit 77; }
 case "$("$program" --version)" in
-  *'Open MPI'*) pmi=pmix ;;
-  *MPICH*) pmi=pmi2 ;;
+  *'Open MPI'*) pmi=pmix launchers=(srun) ;;  # slurm_test.sh has its mpirun
+  *MPICH*) pmi=pmi2 launchers=(srun mpirun) ;;
   *) echo "SKIPPED: neither Open MPI nor MPICH: $("$program" --version)"; exit 77 ;;
 esac
 
@@ -35,7 +35,7 @@ echo '[{"id": "one", "path": "one.h5"}, {"id": "two", "path": "two.h5"}]' >model
 models=(one two)
 for ((i = 0; i < 30; ++i)); do
   echo '{"custom_id": "r'$i'", "method": "POST", "url": "/v1/completions",' \
-    '"body": {"model": "'${models[i % 2]}'", "prompt": [1, '$((i + 4))', 3], "max_tokens": 6}}'
+    '"body": {"model": "'"${models[i % 2]}"'", "prompt": [1, '$((i + 4))', 3], "max_tokens": 6}}'
 done >requests.jsonl
 # A swap of a second before each request of the slow ones.
 slow=(--link-gbps 0.0002 --max-seqs 1 --policy fifo --device-memory 512KiB --page-size 64KiB)
@@ -64,12 +64,12 @@ ends 139 "a rank has a fault" sh -c '[ "$SLURM_PROCID" = 0 ] || kill -SEGV $$'
 
 # Nothing of this shell's environment: what the job needs it is told.
 submit() {
-  local name="$1" environment
-  shift
+  local name="$1" script="$2" environment
+  shift 2
   environment="COMPUTRON=$program,ROSTER=$work/models.json,REQUESTS=$work/requests.jsonl,OUTPUT=$work/$name.jsonl,SRUN_MPI=$pmi"
-  environment+=",PATH=$PATH,OMPI_MCA_mpi_yield_when_idle=1,OMPI_MCA_orte_tmpdir_base=$work,SLURM_CONF=$SLURM_CONF"
+  environment+=",MPIRUN=mpirun.mpich,PATH=$PATH,OMPI_MCA_mpi_yield_when_idle=1,OMPI_MCA_orte_tmpdir_base=$work,SLURM_CONF=$SLURM_CONF"
   sbatch --parsable --export="$environment" --ntasks-per-node=2 --gpus-per-node=2 --cpus-per-task=1 --mem=500 \
-    --time=2 --job-name="$name" jobs/serve.sbatch "$@"
+    --time=2 --job-name="$name" "jobs/$script" "$@"
 }
 until_() { until "$@"; do sleep 0.1; done; }
 has_results() { [ -s "$1.jsonl.partial" ]; }
@@ -78,14 +78,18 @@ expect_completed() {
   scontrol show job "$1" | grep -q 'JobState=COMPLETED' || fail "job $1 has not completed: $(scontrol show job "$1")"
   [ "$(wc -l <"$2.jsonl")" = 30 ] || fail "$2 has $(wc -l <"$2.jsonl") results"
 }
-stopped="$(submit stopped "${slow[@]}")" || fail "serve.sbatch is refused"
-until_ has_results stopped
-scancel --batch --signal=USR1 "$stopped"
-whole="$(submit whole "${fast[@]}")" || fail "serve.sbatch is refused"
+whole="$(submit whole serve.sbatch "${fast[@]}")" || fail "serve.sbatch is refused"
 until_ ended "$whole"
 expect_completed "$whole" whole
-until_ ended "$stopped"
-expect_completed "$stopped" stopped
-[ "$(grep -c 'stopped early, to be gone on with' stopped-*.out)" = 1 ] || fail "the job was not stopped in order"
-cmp <(sort stopped.jsonl) <(sort whole.jsonl) || fail "what went on has other results"
+for launcher in "${launchers[@]}"; do
+  script=serve.sbatch
+  [ "$launcher" = srun ] || script="serve-$launcher.sbatch"
+  job="$(submit "$launcher" "$script" "${slow[@]}")" || fail "$script is refused"
+  until_ has_results "$launcher"
+  scancel --batch --signal=USR1 "$job"
+  until_ ended "$job"
+  expect_completed "$job" "$launcher"
+  [ "$(grep -c 'stopped early, to be gone on with' "$launcher"-*.out)" = 1 ] || fail "$launcher's job was not stopped in order"
+  cmp <(sort "$launcher.jsonl") <(sort whole.jsonl) || fail "$launcher's job, which went on, has other results"
+done
 echo "pmi_test: $pmi: passed ($SECONDS s)"
