@@ -74,6 +74,7 @@ submit() {
 until_() { until "$@"; do sleep 0.1; done; }
 has_results() { [ -s "$1.jsonl.partial" ]; }
 ended() { [ -z "$(squeue --noheader --jobs="$1" --states=PD,CF,R,CG,S --format=%T 2>/dev/null)" ]; }
+restarted() { [ "$(scontrol show job "$1" | sed -n 's/.*Restarts=\([0-9]*\).*/\1/p')" -ge 1 ]; }
 expect_completed() {
   scontrol show job "$1" | grep -q 'JobState=COMPLETED' || fail "job $1 has not completed: $(scontrol show job "$1")"
   [ "$(wc -l <"$2.jsonl")" = 30 ] || fail "$2 has $(wc -l <"$2.jsonl") results"
@@ -87,6 +88,7 @@ for launcher in "${launchers[@]}"; do
   job="$(submit "$launcher" "$script" "${slow[@]}")" || fail "$script is refused"
   until_ has_results "$launcher"
   scancel --batch --signal=USR1 "$job"
+  until_ restarted "$job"  # on its way back it is in no state that is asked for
   until_ ended "$job"
   expect_completed "$job" "$launcher"
   [ "$(grep -c 'stopped early, to be gone on with' "$launcher"-*.out)" = 1 ] || fail "$launcher's job was not stopped in order"
