@@ -69,7 +69,7 @@ submit() {
   environment="COMPUTRON=$program,ROSTER=$work/models.json,REQUESTS=$work/requests.jsonl,OUTPUT=$work/$name.jsonl,SRUN_MPI=$pmi"
   environment+=",MPIRUN=mpirun.mpich,PATH=$PATH,OMPI_MCA_mpi_yield_when_idle=1,OMPI_MCA_orte_tmpdir_base=$work,SLURM_CONF=$SLURM_CONF"
   sbatch --parsable --export="$environment" --ntasks-per-node=2 --gpus-per-node=2 --cpus-per-task=1 --mem=500 \
-    --time=2 --job-name="$name" "jobs/$script" "$@"
+    --time=10 --job-name="$name" "jobs/$script" "$@"
 }
 until_() { until "$@"; do sleep 0.1; done; }
 has_results() { [ -s "$1.jsonl.partial" ]; }
