@@ -7,6 +7,7 @@
 #   --file      a checkpoint, of which at most a gigabyte is read, past the cache where the file system allows it
 #   --ranks     ranks on this node (what the launcher or Slurm says, or 1); --threads of each (SLURM_CPUS_PER_TASK, or 1)
 #   --json      one object instead of lines
+#   MPIRUN=...  the launcher, where it is neither mpirun nor mpiexec, or the PATH has another library's
 #
 # Each line is `ok|warn|fail  what: what was seen  -- what to do`. `fail`: a job would not run, or not as one; `warn`: it
 # would, but slower or with less. Ends with 1 if a line says fail, else with 0; 64 for a wrong option. It changes nothing.
@@ -128,8 +129,10 @@ check_mpirun() {
     return
   fi
   [ -n "$temporary" ] || return  # it would fail, or make the folder
-  launcher="$(command -v mpirun || command -v mpiexec)" || {
-    if have srun; then
+  launcher="$(if [ -n "${MPIRUN:-}" ]; then command -v "$MPIRUN"; else command -v mpirun || command -v mpiexec; fi)" || {
+    if [ -n "${MPIRUN:-}" ]; then
+      say fail mpirun "MPIRUN is $MPIRUN, which is not there" "load its module, or unset MPIRUN"
+    elif have srun; then
       say ok mpirun "none; srun starts the ranks"
     else
       say fail mpirun "neither mpirun nor srun is on the PATH" "load the MPI module that the program was built with"
@@ -141,7 +144,7 @@ check_mpirun() {
     say warn mpirun "$launcher does not say whose it is" "it must belong to the program's MPI library, ${linked:-unknown}"
   elif [ -n "$linked" ] && [ "$(family "$started")" != "$(family "$linked")" ]; then
     say fail mpirun "$launcher is that of $started, the program's library is $linked: each rank would be rank 0 of 1" \
-      "load $linked's module, or call its mpirun by its path (Debian: mpirun.openmpi, mpirun.mpich)"
+      "load $linked's module, or call its mpirun by its path (MPIRUN=mpirun.openmpi or mpirun.mpich)"
   else
     start_two "$launcher" "$started"
   fi
@@ -311,7 +314,8 @@ check_huge_pages() {
   pages="$(contents /sys/kernel/mm/transparent_hugepage/enabled)" || pages=''
   case "$pages" in
     *'[always]'* | *'[madvise]'*) say ok hugepages "transparent huge pages: $pages" ;;
-    *) say warn hugepages "transparent huge pages: ${pages:-unknown}" "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (root): weights then cost fewer TLB misses" ;;
+    '') say warn hugepages "/sys says nothing of transparent huge pages" "mount it, or ask whether the kernel has them" ;;
+    *) say warn hugepages "transparent huge pages: $pages" "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (root): weights then cost fewer TLB misses" ;;
   esac
 }
 

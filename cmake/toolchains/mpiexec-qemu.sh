@@ -2,6 +2,7 @@
 # mpiexec-qemu.sh -n N PROGRAM...: N ranks of a PROGRAM for aarch64, started by this machine's mpiexec of MPICH, each under
 # qemu with the libraries of the root COMPUTRON_SYSROOT.
 set -eu
+[ "$1" != --version ] || exec mpiexec.mpich --version
 [ "$1" = -n ]
 ranks="$2"
 shift 2

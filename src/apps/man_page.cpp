@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "computron/base/launcher.h"
 #include "src/apps/version.h"
 
 namespace computron {
@@ -35,15 +36,17 @@ constexpr Table kEnvironment[] = {
     {"SLURM_JOB_ID, PBS_JOBID, LSB_JOBID",
      "The batch system's job, which holds OUT.lock; Slurm's also stands in the file of --metrics."},
     {"SLURM_RESTART_COUNT", "A job that Slurm has started again takes its output from its own earlier start."},
-    {"OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, MV2_COMM_WORLD_RANK, PALS_RANKID, SLURM_PROCID",
-     "Set by MPI's launchers: which rank speaks before MPI is up, and that it is the launcher that feeds standard "
-     "input."},
     {"COMPUTRON_MAX_ISA",
      "The widest vectors that kernels on CPU may use: avx2, avx512, avx512_bf16 or amx (on aarch64: neon). Below "
      "avx512_bf16, bfloat16 weights are kept in float32. Ranks whose widest vectors differ end the job with 78."},
     {"CUBLAS_WORKSPACE_CONFIG, NVIDIA_TF32_OVERRIDE, NCCL_ALGO, NCCL_PROTO",
      "Change what libraries compute: they must be the same on all ranks, or the job ends with 78."},
 };
+
+// Set by each launcher of MPI under a name of its own.
+constexpr const char* kRankVariables =
+    "Set by MPI's launchers: which rank speaks before MPI is up, and that it is the launcher that feeds standard "
+    "input.";
 
 constexpr Table kSignals[] = {
     {"SIGTERM, SIGINT, SIGHUP",
@@ -140,11 +143,21 @@ void for_each_command(const CLI::App& app, const std::string& name, const Each& 
   }
 }
 
+std::string row(const std::string& what, const std::string& meaning) {
+  return fmt::format(".TP\n.B {}\n{}\n", plain(what), plain(meaning));
+}
+
 template <std::size_t kRows>
 std::string listed(const Table (&table)[kRows]) {
   std::string text;
-  for (const auto& [what, meaning] : table) text += fmt::format(".TP\n.B {}\n{}\n", plain(what), plain(meaning));
+  for (const auto& [what, meaning] : table) text += row(what, meaning);
   return text;
+}
+
+std::string rank_variables() {
+  std::string names;
+  for (const LauncherVariable& variable : kLauncherVariables) names += fmt::format("{}, ", variable.rank);
+  return row(names + "SLURM_PROCID", kRankVariables);
 }
 
 }  // namespace
@@ -160,8 +173,8 @@ std::string man_page(const CLI::App& app) {
       ".SH NAME\ncomputron \\- serve many transformer models from one MPI job\n"
       ".SH SYNOPSIS\n{}.SH DESCRIPTION\n{}.SH COMMANDS\n{}.SH EXIT STATUS\n"
       "Every rank ends with the same code.\n{}.SH ENVIRONMENT\n{}.SH FILES\n{}.SH SIGNALS\n{}.SH EXAMPLES\n{}",
-      version_number(), synopses, kDescription, commands, listed(kExitStatus), listed(kEnvironment), listed(kFiles),
-      listed(kSignals), kExamples);
+      version_number(), synopses, kDescription, commands, listed(kExitStatus), listed(kEnvironment) + rank_variables(),
+      listed(kFiles), listed(kSignals), kExamples);
 }
 
 }  // namespace computron

@@ -1,5 +1,7 @@
 #include "computron/base/memory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -73,5 +75,7 @@ MemoryLimit available_memory() {
   }
   return limit;
 }
+
+std::size_t system_page_bytes() { return static_cast<std::size_t>(getpagesize()); }
 
 }  // namespace computron

@@ -20,9 +20,10 @@
 namespace computron {
 namespace {
 
-constexpr std::size_t kPage = 4096;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr int kCollapse = 25;  // MADV_COLLAPSE, which headers older than Linux 6.1 do not name
+
+std::size_t whole_pages(std::size_t bytes) { return round_up(std::max<std::size_t>(bytes, 1), system_page_bytes()); }
 
 // `mapped` bytes aligned to a huge page: more is mapped and the ends are given back.
 std::byte* map_aligned(std::size_t mapped, int protection, int flags = 0) {
@@ -39,7 +40,7 @@ std::byte* map_aligned(std::size_t mapped, int protection, int flags = 0) {
 bool populate_part(std::byte* data, std::size_t bytes) {
   if (bytes == 0 || madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;
-  for (std::size_t at = 0; at < bytes; at += kPage) {                            // a system older than Linux 5.14
+  for (std::size_t at = 0; at < bytes; at += system_page_bytes()) {              // a system older than Linux 5.14
     __atomic_fetch_or(reinterpret_cast<char*>(data + at), 0, __ATOMIC_RELAXED);  // a write that changes nothing
   }
   return true;
@@ -55,7 +56,7 @@ std::optional<MappedPages> MappedPages::map(std::size_t bytes) {
 std::optional<MappedPages> MappedPages::reserve(std::size_t bytes) { return map_private(bytes, MAP_NORESERVE); }
 
 std::optional<MappedPages> MappedPages::map_private(std::size_t bytes, int flags) {
-  const std::size_t mapped = round_up(std::max(bytes, kPage), kPage);
+  const std::size_t mapped = whole_pages(bytes);
   auto* data = map_aligned(mapped, PROT_READ | PROT_WRITE, flags);
   if (data == nullptr) return std::nullopt;
   madvise(data, mapped, MADV_HUGEPAGE);  // a wish: small pages serve as well
@@ -63,7 +64,7 @@ std::optional<MappedPages> MappedPages::map_private(std::size_t bytes, int flags
 }
 
 std::optional<MappedPages> MappedPages::map_shared(int memory, std::size_t offset, std::size_t bytes) {
-  const std::size_t mapped = round_up(std::max(bytes, kPage), kPage);
+  const std::size_t mapped = whole_pages(bytes);
   auto* data = map_aligned(mapped, PROT_NONE);
   if (data == nullptr) return std::nullopt;
   MappedPages pages(data, bytes, mapped, /*shared=*/true);
@@ -98,18 +99,18 @@ bool MappedPages::populate(int threads) {
 }
 
 bool MappedPages::populate(std::size_t begin, std::size_t end) {
-  const std::size_t first = begin / kPage * kPage;
-  return populate_part(data_ + first, std::min(round_up(end, kPage), mapped_) - first);
+  const std::size_t page = system_page_bytes(), first = begin / page * page;
+  return populate_part(data_ + first, std::min(round_up(end, page), mapped_) - first);
 }
 
 void MappedPages::give_back(std::size_t begin, std::size_t end) {
-  const std::size_t first = round_up(begin, kPage), last = end / kPage * kPage;
+  const std::size_t page = system_page_bytes(), first = round_up(begin, page), last = end / page * page;
   if (first < last) madvise(data_ + first, last - first, shared_ ? MADV_REMOVE : MADV_DONTNEED);
 }
 
 void MappedPages::trim(std::size_t bytes) {
   ensure(bytes <= bytes_, "a mapping is to be trimmed to more than it has");
-  const std::size_t kept = round_up(std::max(bytes, kPage), kPage);
+  const std::size_t kept = whole_pages(bytes);
   bytes_ = bytes;
   if (kept >= mapped_) return;
   give_back(kept, mapped_);

@@ -192,6 +192,27 @@ TEST(Rules, JsonIsReadInOnePlace) {
   EXPECT_THAT(check_source("src/base/json.cpp", "json::sax_parse(text, &forward);"), testing::IsEmpty());
 }
 
+TEST(Rules, NamesOfOneMpiLibraryAreInOneFile) {
+  for (const char* line : {"std::getenv(\"OMPI_COMM_WORLD_RANK\")", "// as PMIX_RANK says", "\"PMI_RANK, MV2_\"",
+                           "MPIX_Comm_revoke(comm);", "#ifdef OPEN_MPI"}) {
+    EXPECT_THAT(only_finding("src/serve/job.cpp", std::string("int a;\n") + line),
+                AllOf(HasSubstr("line 2:"), HasSubstr("launcher.h")))
+        << line;
+    EXPECT_THAT(check_source("include/computron/base/launcher.h", line), testing::IsEmpty()) << line;
+  }
+  EXPECT_THAT(check_source("src/comm/mpi.cpp", "MPI_Comm_rank(a, b);  // Open MPI 4.1"), testing::IsEmpty());
+}
+
+TEST(Rules, IntrinsicsAreInKernelsAndBehindOneHeader) {
+  EXPECT_THAT(only_finding("src/ops/cpu/norm.cpp", "#include <immintrin.h>"), HasSubstr("vectors.h"));
+  EXPECT_THAT(only_finding("src/base/digest.cpp", "#include <arm_neon.h>"), HasSubstr("vectors.h"));
+  EXPECT_THAT(only_finding("include/computron/base/a.h", "#include <simde/x86/avx2.h>"), HasSubstr("vectors.h"));
+  EXPECT_THAT(check_source("kernels/cpu/simd512.h", "#include <immintrin.h>"), testing::IsEmpty());
+  EXPECT_THAT(check_source("include/computron/base/vectors.h", "#include <immintrin.h>"), testing::IsEmpty());
+  EXPECT_THAT(only_finding("kernels/cpu/gemm.cpp", "\n_mm_pause();"), AllOf(HasSubstr("line 2:"), HasSubstr("spin")));
+  EXPECT_THAT(check_source("include/computron/base/processor.h", "__builtin_ia32_pause();"), testing::IsEmpty());
+}
+
 TEST(CodeOnly, BlanksCommentsAndLiteralsAndKeepsLines) {
   EXPECT_EQ(code_only("a // b\nc"), "a     \nc");
   EXPECT_EQ(code_only("a /* b\n */ c"), "a     \n    c");

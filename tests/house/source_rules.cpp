@@ -176,6 +176,33 @@ Finding check_parsing(std::string_view file, const std::string& line) {
   return "parses a checkpoint in this process; read_index_apart does not";
 }
 
+// Vectors beside the baseline's and what a processor tells of itself are the kernels'.
+Finding check_processor_include(std::string_view file, const std::string& included) {
+  static const std::regex intrinsics(R"(^((\w+intrin|cpuid|arm_\w+)\.h|simde/.*)$)");
+  const bool own = file.starts_with("kernels/cpu/") || file == "include/computron/base/vectors.h";
+  if (own || !std::regex_match(included, intrinsics)) return std::nullopt;
+  return fmt::format("includes {}; computron/base/vectors.h does, for every architecture", included);
+}
+
+Finding check_pause(std::string_view file, const std::string& line) {
+  if (file == "include/computron/base/processor.h") return std::nullopt;
+  for (const char* name : {"_mm_pause", "__builtin_ia32_pause", "__yield"}) {
+    if (line.find(name) != std::string::npos) return fmt::format("uses {}; spin_pause() is everywhere", name);
+  }
+  return std::nullopt;
+}
+
+// In texts and comments, too: what one library or launcher calls things is in one file.
+Finding check_launcher(std::string_view file, std::string_view line) {
+  if (file == "include/computron/base/launcher.h") return std::nullopt;
+  for (const char* name : {"OMPI_", "ompi_", "OPEN_MPI", "PMIX_", "PMI_RANK", "PMI_SIZE", "MV2_", "PALS_", "MPIX_"}) {
+    if (line.find(name) != std::string_view::npos) {
+      return fmt::format("has a name of one MPI library's, '{}'; computron/base/launcher.h has those", name);
+    }
+  }
+  return std::nullopt;
+}
+
 // Not a rule of the product alone: tests and benchmarks keep it too.
 Finding check_include_path(const std::string& included) {
   static const std::regex from_a_root(R"(^(computron|src|kernels|tests|perf)/.*)");
@@ -188,10 +215,11 @@ std::vector<Finding> check_line(std::string_view file, const std::string& line) 
   static const std::regex include(R"(^\s*#\s*include\s*["<]([^">]+)[">])");
   std::smatch match;
   if (!std::regex_search(line, match, include))
-    return {check_cuda_word(file, line), check_openmp(line), check_parsing(file, line), check_json(file, line)};
+    return {check_cuda_word(file, line), check_openmp(line), check_parsing(file, line), check_json(file, line),
+            check_pause(file, line)};
   const std::string name = match[1];
   return {check_floor(file, name), check_foreign(file, name), check_installed(file, name),
-          check_cuda_include(file, name)};
+          check_cuda_include(file, name), check_processor_include(file, name)};
 }
 
 }  // namespace
@@ -200,11 +228,14 @@ std::string code_only(std::string_view text) { return Blanker(text).run(); }
 
 std::vector<Violation> check_source(std::string_view file, std::string_view text) {
   std::vector<Violation> violations;
-  std::istringstream lines(code_only(text));
+  std::istringstream lines(code_only(text)), as_written{std::string(text)};
   int number = 0;
-  for (std::string line; std::getline(lines, line);) {
+  for (std::string line, written; std::getline(as_written, written);) {
     ++number;
-    for (const Finding& finding : check_line(file, line)) {
+    std::getline(lines, line);
+    std::vector<Finding> findings = check_line(file, line);
+    findings.push_back(check_launcher(file, written));
+    for (const Finding& finding : findings) {
       if (finding) violations.push_back({std::string(file), number, *finding});
     }
   }

@@ -19,7 +19,8 @@ std::string code_only(std::string_view text);
 
 // Every rule over one file. `file` is its path from the repository's root ("src/comm/mesh.cpp"), which says what it may
 // do: a file includes its own floor and floors below it; no public header includes MPI, HDF5 or CUDA; CUDA is named
-// under */cuda/ only, but for the factories that choose it; nobody uses OpenMP's pragmas; checkpoints are parsed apart.
+// under */cuda/ only, but for the factories that choose it; nobody uses OpenMP's pragmas; checkpoints are parsed apart;
+// names of one MPI library's are in computron/base/launcher.h, intrinsics in kernels/cpu and computron/base/vectors.h.
 std::vector<Violation> check_source(std::string_view file, std::string_view text);
 
 // The rule that tests and benchmarks keep as well: an include in quotes names the whole path from a root

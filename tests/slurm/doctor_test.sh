@@ -62,6 +62,12 @@ examine 1 'fail  program: .*/old --version: GLIBC_2.38 not found' --program "$wo
 withdraw old
 stand_in mpirun 'echo "HYDRA build details:"'
 examine 1 "fail  mpirun: .*mpirun is that of MPICH, the program's library is Open MPI"
+stand_in mpirun.site "${quick[@]}"
+within=(env MPIRUN=mpirun.site)
+examine 0 'ok    mpirun: .*/mpirun.site (Open MPI) starts two'
+within=(env MPIRUN=mpirun.none)
+examine 1 'fail  mpirun: MPIRUN is mpirun.none, which is not there'
+within=()
 stand_in mpirun '[ "$1" != --version ] || exec echo "mpirun (Open MPI) 4.1.4"' 'echo "cannot open a session" >&2; exit 1'
 examine 1 'fail  mpirun: .* does not start two ranks: cannot open a session'
 stand_in mpirun "${quick[@]}"

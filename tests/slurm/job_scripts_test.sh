@@ -136,6 +136,20 @@ for script in serve.sbatch serve-mpirun.sbatch; do
   [ "$code" != 0 ] && [ -z "$calls" ] || fail "$script: runs without REQUESTS"
 done
 
+# What starts the ranks is each site's choice.
+run serve.sbatch --
+calls_with 'srun --mpi=pmix '
+for pmi in pmi2 cray_shasta; do
+  for script in serve.sbatch serve-nodes.sbatch serve-array.sbatch; do
+    run "$script" SRUN_MPI="$pmi" SLURM_ARRAY_TASK_ID=0 SLURM_ARRAY_TASK_COUNT=2 SLURM_NTASKS_PER_NODE=2 SLURM_NNODES=2 --
+    calls_with "srun --mpi=$pmi "
+  done
+done
+mv bin/mpirun bin/mpiexec.site
+run serve-mpirun.sbatch MPIRUN=mpiexec.site MPIRUN_ARGS='--ppn 4' --
+calls_with 'mpirun --ppn 4 computron serve'  # it calls itself by its first name
+mv bin/mpiexec.site bin/mpirun
+
 # What comes to a script goes on to the ranks: the question how the job stands, and the warning.
 for script in serve.sbatch serve-mpirun.sbatch; do
   run "$script" SIGNALS="USR2 USR1" --
@@ -235,7 +249,10 @@ calls_with "--shard 0/1"
 echo 'echo "$LAUNCH, $1"' >elsewhere/jobs/scaling-study.sh
 copy scaling-study.sbatch --
 says "--cpus-per-task=3 --cpu-bind=cores"
+says "srun --mpi=pmix "
 says "--ntasks, scaling-study-5"
+copy scaling-study.sbatch SRUN_MPI=pmi2 --
+says "srun --mpi=pmi2 "
 
 # Figures of a study whose model has no room on one rank, from a fixture: compared with the first mesh.
 study_of() { (cd "$work" && python3 "$source/jobs/study_tables.py" csv runs own abc 2x1 1x2); }

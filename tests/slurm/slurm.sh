@@ -4,6 +4,7 @@
 #
 #   slurm_missing            says what is not there, or nothing
 #   slurm_up ROOT NODES CPUS GPUS     n1, n2, ...; partitions main and, above it, high; SLURM_CONF is set
+#                            MPI_DEFAULT=pmix MORE_CONF=...: what srun speaks unasked; more lines of slurm.conf
 #   slurm_down ROOT          whatever was started ends, also what jobs have left
 
 slurm_missing() {
@@ -54,7 +55,8 @@ TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SwitchType=switch/none
-MpiDefault=pmix
+MpiDefault=${MPI_DEFAULT:-pmix}
+${MORE_CONF:-}
 ReturnToService=2
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,default_queue_depth=100
 SelectType=select/cons_tres

@@ -104,6 +104,12 @@ std::vector<pid_t> descendants_of(pid_t process) {
   return all;
 }
 
+// Of a rank that a signal ended Hydra has the signal's number, other launchers 128 more.
+int code_of(int launchers) {
+  const bool is_signal = launchers == SIGABRT || launchers == SIGKILL || launchers == SIGSEGV || launchers == SIGTERM;
+  return MPIEXEC_IS_HYDRA && is_signal ? 128 + launchers : launchers;
+}
+
 bool has_environment(pid_t process, const std::string& assignment) {
   const std::string variables = '\0' + read_of(process, "environ");
   return variables.find('\0' + assignment + '\0') != std::string::npos;
@@ -176,7 +182,7 @@ JobOutcome MpiJob::wait(double limit_s) {
     outcome.timed_out = waited > std::chrono::duration<double>(limit_s);
   }
   if (running()) kill_everything();
-  outcome.exit_code = WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);
+  outcome.exit_code = WIFEXITED(status_) ? code_of(WEXITSTATUS(status_)) : 128 + WTERMSIG(status_);
   outcome.output = read_file(output_);
   outcome.errors = read_file(errors_);
   return outcome;

@@ -25,7 +25,7 @@ class TemporaryFolder {
 };
 
 struct JobOutcome {
-  int exit_code = 0;  // mpirun's; 128 + signal if it was killed
+  int exit_code = 0;  // mpirun's; 128 + signal if it, or the rank whose code it has, was killed
   bool timed_out = false;
   std::string output;  // stdout of all ranks
   std::string errors;  // stderr of all ranks and of mpirun

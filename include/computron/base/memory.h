@@ -14,4 +14,7 @@ struct MemoryLimit {
 // The smaller of MemAvailable and what the control groups (v1 and v2, up to the root) leave.
 MemoryLimit available_memory();
 
+// Of a page of the system: 4 KiB on x86-64, 4, 16 or 64 on aarch64 (many a Grace has 64).
+std::size_t system_page_bytes();
+
 }  // namespace computron
