@@ -128,22 +128,6 @@ double number_of_e4m3(int bits) {
   return bits < 128 ? size : -size;
 }
 
-double number_of(const std::string& type, std::uint32_t bits) {
-  if (type == "U8" || type == "F8_E8M0") return std::ldexp(1.0, static_cast<int>(bits) - 127);
-  if (type == "F8_E4M3") return number_of_e4m3(static_cast<int>(bits));
-  if (type == "F32") return std::bit_cast<float>(bits);
-  return type == "F16" ? f32_from_f16(static_cast<std::uint16_t>(bits))
-                       : f32_from_bf16(static_cast<std::uint16_t>(bits));
-}
-
-double number_of_code(DType codes, int code) {
-  if (codes == DType::kInt4) return code < 8 ? code : code - 16;
-  if (codes == DType::kInt8) return code < 128 ? code : code - 256;
-  constexpr double kE2M1[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-  if (codes == DType::kFp4) return code < 8 ? kE2M1[code] : -kE2M1[code - 8];
-  return number_of_e4m3(code);
-}
-
 class ConvertQuantisedTest : public ProgramTest {
  protected:
   struct Linear {
@@ -346,8 +330,10 @@ class ConvertQuantisedTest : public ProgramTest {
     ASSERT_EQ(entry.group, format_.group == 0 ? WeightType::kWholeRow : static_cast<int>(format_.group));
     ASSERT_EQ(codes.size(), computron::bytes_of(format_.codes, linear.out * linear.in));
     ASSERT_EQ(scales.size(), linear.out * groups * size);
-    std::size_t wrong_codes = 0, wrong_scales = 0, wrong_values = 0;
+    std::size_t wrong_codes = 0, wrong_scales = 0;
     for (std::size_t o = 0; o < linear.out; ++o) {
+      std::size_t last_group = groups;
+      std::uint32_t scale_put_in = 0;
       for (std::size_t i = 0; i < linear.in; ++i) {
         const std::size_t at = linear.transposed ? i * linear.out + o : o * linear.in + i;
         const int code = two_in_a_byte(format_.codes)
@@ -357,17 +343,14 @@ class ConvertQuantisedTest : public ProgramTest {
         std::uint32_t scale = 0;
         std::memcpy(&scale, &scales[(linear.transposed ? g * linear.out + o : o * groups + g) * size], size);
         const int put_in = code_at(format_.codes, linear.theirs, o, i);
-        const std::uint32_t scale_put_in = scale_bits(format_, o / rows(linear.out), g);
+        if (g != last_group) scale_put_in = scale_bits(format_, o / rows(linear.out), last_group = g);
         wrong_codes += code != put_in;
         wrong_scales += scale != scale_put_in;
-        wrong_values += number_of_code(format_.codes, code) * number_of(format_.scale_type, scale) !=
-                        number_of_code(format_.codes, put_in) * number_of(format_.scale_type, scale_put_in);
       }
     }
     expect_same_level(index, linear);
     EXPECT_EQ(wrong_codes, 0u);
     EXPECT_EQ(wrong_scales, 0u);
-    EXPECT_EQ(wrong_values, 0u);
   }
 
   Format format_;
