@@ -104,7 +104,6 @@ cell() {
   wall=$(metric "$name" .wall_s) exposed=$(metric "$name" .swaps.exposed_s)
   p50=$(metric "$name" .models.b.latency_s.p50) p99=$(metric "$name" .models.b.latency_s.p99)
   swaps=$(metric "$name" .models.b.swaps.count)
-  part=$(metric "$name" ".models.b.swaps.pages / $swaps / $pages")
   if [ "$3" = cold ]; then
     ((swaps >= count)) || {
       echo "interactive.sh: $name: only $swaps swaps for $count requests, so not all were cold: the pool has room for both" \
@@ -116,6 +115,7 @@ cell() {
     echo "interactive.sh: $name: $swaps swaps of a model that should be resident" >&2
     return 1
   fi
+  part=$(metric "$name" ".models.b.swaps.pages / $swaps / $pages")
   bound=$(calculate 's + c + p' "s=$swap" "c=$compute" "p=$pass")
   awk -v kind="$3" -v gap="$gap" -v n="$count" -v wall="$wall" -v alone="$alone" -v compute="$compute" -v exposed="$exposed" \
     -v p50="$p50" -v p99="$p99" -v bound="$bound" -v swaps="$swaps" -v part="$part" 'BEGIN {

@@ -152,8 +152,8 @@ std::vector<SequenceId> ModelWork::restart_running(SequenceId& last) {
   return told;
 }
 
-std::size_t tokens_before(const ModelWork& work, std::int32_t urgency) {
-  std::size_t tokens = work.waiting().prompt_tokens_before(urgency);
+std::size_t running_tokens_before(const ModelWork& work, std::int32_t urgency) {
+  std::size_t tokens = 0;
   const auto& urgencies = work.sequences().sums().urgencies();
   if (urgencies.empty() || urgencies.begin()->first >= urgency) return tokens;
   for (const AdmittedSequences::Handle& member : work.sequences().running_by_age()) {

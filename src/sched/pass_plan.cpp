@@ -78,7 +78,7 @@ PassBuilder::Room PassBuilder::room_left() const {
   const int micro_batch = std::min(ceil_div(sequences_.running(), limits_.micro_batches), limits_.sequences);
   return {.sequences = micro_batch - static_cast<int>(pass_.parts.size()),
           .tokens = limits_.tokens - pass_.rows - reserved_,
-          .prompt_tokens = limits_.prompt_tokens - pass_.prompt_rows - reserved_,
+          .prompt_tokens = limits_.prompt_tokens - pass_.prompt_rows,
           .logit_rows = limits_.logit_rows - pass_.logit_rows};
 }
 

@@ -124,8 +124,11 @@ int PassPlanner::tokens_for_riders(ModelId lead) const {
   std::size_t tokens = 0;
   for (const ModelId model : order.models().subspan(order.place(lead) + 1)) {
     if (state_.agenda.view(model).urgency >= last) break;
-    const bool rides = state_.may_share_pass(lead, model) && !state_.misses_pages(model);
-    if (rides) tokens += tokens_before(state_.work[model], last);
+    if (!state_.may_share_pass(lead, model) || state_.misses_pages(model) || is_offloaded(model)) continue;
+    // What waits for its turn, or for room beside others, is no reason for a pass that is nearly empty.
+    const ModelWork& work = state_.work[model];
+    tokens += running_tokens_before(work, last);
+    if (work.to_admit() > 0 && admits(model)) tokens += work.waiting().prompt_tokens_before(last);
   }
   return static_cast<int>(std::min(tokens, static_cast<std::size_t>(state_.options.max_batch_tokens)));
 }
@@ -192,10 +195,19 @@ int PassPlanner::prompt_tokens(ModelId model) const {
   return std::max(rows, 1);
 }
 
-// Among its running sequences.
+// Among the running sequences of its family, and those of others of it that may join them.
 bool PassPlanner::any_batch_work(ModelId model) const {
-  const auto& urgencies = state_.work[model].sequences().sums().urgencies();
-  return !urgencies.empty() && urgencies.rbegin()->first >= 0;
+  bool any = false;
+  visit_family(model, [&](ModelId other) {
+    const ModelWork& work = state_.work[other];
+    const auto& urgencies = work.sequences().sums().urgencies();
+    any |= (!urgencies.empty() && urgencies.rbegin()->first >= 0) || (other != model && work.waiting().any_batch());
+  });
+  return any;
+}
+
+bool PassPlanner::is_offloaded(ModelId model) const {
+  return std::ranges::any_of(state_.pools, [model](const StagePool& pool) { return pool.offloaded(model); });
 }
 
 // That the model, or another of its family, has rows in.
@@ -254,7 +266,7 @@ std::vector<ModelId> PassPlanner::riders(ModelId lead, bool fills_in, double now
   std::vector<ModelId> riders;
   for (const ModelId model : order.models().subspan(order.place(lead) + 1)) {
     if (!state_.may_share_pass(lead, model) || state_.misses_pages(model)) continue;
-    if (std::ranges::any_of(state_.pools, [model](const StagePool& pool) { return pool.offloaded(model); })) continue;
+    if (is_offloaded(model)) continue;
     if (fills_in ? prefetcher_.is_ready(model, now_s) : prefetcher_.wait_s(model, now_s) <= wait_s) {
       riders.push_back(model);
     }
@@ -279,7 +291,9 @@ PassPlanner::Room PassPlanner::room_beside(ModelId lead, const PassPlan& pass, s
     if (std::ranges::find(riders, model) == riders.end() || work.to_admit() == 0 || !admits(model)) return;
     running += std::clamp(state_.options.max_seqs - work.sequences().running(), 0, static_cast<int>(work.to_admit()));
   });
-  Room room{.sequences = ceil_div(running, static_cast<int>(state_.stages())),
+  const auto& urgencies = state_.work[lead].sequences().sums().urgencies();
+  Room room{.last = urgencies.empty() ? std::numeric_limits<std::int32_t>::min() : urgencies.rbegin()->first,
+            .sequences = ceil_div(running, static_cast<int>(state_.stages())),
             .tokens = filler ? filler->most_rows : state_.options.max_batch_tokens,
             .prompt_tokens = prompt_tokens(lead),
             .logit_rows = state_.options.max_batch_tokens,
@@ -304,7 +318,9 @@ void PassPlanner::admit_riders(ModelId model, const Room& room) {
     const auto prompts = static_cast<int>(work.sequences().sums().totals().backlog.prompt_tokens);
     const auto& urgencies = work.sequences().sums().urgencies();
     const bool goes_first = !urgencies.empty() && work.next_to_admit().urgency() < urgencies.begin()->first;
-    const bool full = ready >= room.sequences || prompts >= std::min(room.prompt_tokens, room.tokens - ready);
+    const bool before_lead = work.next_to_admit().urgency() < room.last;
+    const int most = before_lead ? room.tokens - ready : std::min(room.prompt_tokens, room.tokens - ready);
+    const bool full = ready >= room.sequences || prompts >= most;
     if (full && !goes_first) return;
     if (work.peak_with_next() > blocks || !admits(model) || !make_room(model)) return;
     admit_next(model);
@@ -314,7 +330,11 @@ void PassPlanner::admit_riders(ModelId model, const Room& room) {
 std::optional<PassPlan> PassPlanner::plan_rider(ModelId model, const Room& room) {
   admit_riders(model, room);
   if (!state_.work[model].any_ready()) return std::nullopt;
-  PassLimits limits = this->limits(model, /*exceeds_pool=*/false, std::max(room.prompt_tokens, 0));
+  // Nobody's prompt is spread over passes for the sake of those that are less urgent.
+  const auto& urgencies = state_.work[model].sequences().sums().urgencies();
+  const bool before_lead = !urgencies.empty() && urgencies.rbegin()->first < room.last;
+  const int prompt_tokens = before_lead ? room.tokens : std::max(room.prompt_tokens, 0);
+  PassLimits limits = this->limits(model, /*exceeds_pool=*/false, prompt_tokens);
   limits.blocks = std::min(limits.blocks, blocks_of_rider(model, room.fills_in));
   limits.spare_blocks = std::min(limits.spare_blocks, limits.blocks);
   limits.sequences = room.sequences;

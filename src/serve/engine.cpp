@@ -277,9 +277,10 @@ bool Engine::owes_a_step(const GroupEngine& group) const {
 std::string Engine::what_it_waits_for(const GroupEngine& group) const {
   const bool has_work = scheduler_of(group).has_work(now());
   return fmt::format("{}{}; {}", groups_.size() > 1 ? fmt::format("group {} ", group.index()) : std::string(),
-                     dispatcher_.waits_for_input(now()) ? "waits for the end of the input before it decides anything"
-                     : has_work                         ? "has requests to serve and plans none of them"
-                                                        : "has nothing to serve and waits for more",
+                     scheduler_of(group).waits_for_input(now())
+                         ? "waits for the end of the input before it decides anything"
+                     : has_work ? "has requests to serve and plans none of them"
+                                : "has nothing to serve and waits for more",
                      front_end_.unfinished());
 }
 

@@ -298,21 +298,21 @@ TEST(ModelWorkClasses, TheLeastUrgentLeaveWhatIsReservedBesideUrgentOnes) {
   work.set_blocks(40);
   work.enqueue(with(make_request(0, 0, 12, 50), 0));
   work.enqueue(with(make_request(1, 0, 4, 50), -1));
-  EXPECT_EQ(tokens_before(work, 0), 4u);
+  EXPECT_EQ(running_tokens_before(work, 0), 0u);
   for (SequenceId id = 1; id <= 2; ++id) work.admit_next(id);
-  EXPECT_EQ(tokens_before(work, 0), 4u);
-  EXPECT_EQ(tokens_before(work, -1), 0u);
-  EXPECT_EQ(tokens_before(work, 1), 16u);
+  EXPECT_EQ(running_tokens_before(work, 0), 4u);
+  EXPECT_EQ(running_tokens_before(work, -1), 0u);
+  EXPECT_EQ(running_tokens_before(work, 1), 16u);
   PassLimits limits{.tokens = 16, .prompt_tokens = 16, .reserved = 9, .logit_rows = 16, .blocks = 40};
   EXPECT_THAT(run_pass(work, 1, limits), ElementsAre(::testing::Pair(0, 3), ::testing::Pair(1, 4)));
   limits.prompt_tokens = 10;
-  EXPECT_THAT(run_pass(work, 2, limits), ElementsAre(::testing::Pair(0, 1), ::testing::Pair(1, 1)));
+  EXPECT_THAT(run_pass(work, 2, limits), ElementsAre(::testing::Pair(0, 6), ::testing::Pair(1, 1)));
   limits.reserved = 100;
   std::vector<SequenceChunk> chunks;
   work.begin_pass(work.choose(limits), 3, /*now_s=*/0, chunks);
   ASSERT_EQ(chunks.size(), 1u);
-  EXPECT_EQ(tokens_before(work, 0), 0u) << "it is in flight";
-  EXPECT_EQ(work.choose(limits).rows, 8) << "the other one's prompt";
+  EXPECT_EQ(running_tokens_before(work, 0), 0u) << "it is in flight";
+  EXPECT_EQ(work.choose(limits).rows, 3) << "the other one's prompt";
 }
 
 // --- The scheduler ----------------------------------------------------------------------------------------------

@@ -234,6 +234,52 @@ TEST(RidersOfAPass, AreServedBeforeTheBatchWorkOfTheModelThatLeads) {
   EXPECT_GT(driver.completion(31).finished_s, 1);
 }
 
+// What waits for a place among the rider's sequences takes nothing from batch work in passes that are nearly empty.
+TEST(RidersOfAPass, LeaveTheLeadItsBatchWorkWhereTheyHaveNoPlace) {
+  const FakeModelList model_list(small_family(1, 6, {0, 1}));
+  SchedulerOptions options = kWide;
+  options.frames = 2000;
+  options.max_seqs = 4;
+  Driver driver(model_list, options, "throughput");
+  const auto interactive = [](Request request) {
+    request.priority = Request::kInteractive;
+    return request;
+  };
+  driver.submit(interactive(asks(0, 0, 5, 400)));
+  for (RequestId id = 1; id < 5; ++id) driver.submit(asks(id, 0, 5, 100));
+  for (RequestId id = 10; id < 64; ++id) driver.submit(interactive(asks(id, 1, 40, 400)));
+  run_through(driver);
+  for (RequestId id = 1; id < 5; ++id) {
+    EXPECT_LT(driver.completion(id).finished_s, driver.completion(0).finished_s / 2) << "request " << id;
+  }
+}
+
+// Passes of the lead's batch work are even, but a rider's prompt is not spread over them for its sake.
+TEST(RidersOfAPass, HaveInteractivePromptsInOnePiece) {
+  const FakeModelList model_list(small_family(1, 6, {0, 1}));
+  SchedulerOptions options = kWide;
+  options.frames = 2000;
+  Driver driver(model_list, options, "throughput");
+  driver.report_times();
+  const auto interactive = [](Request request) {
+    request.priority = Request::kInteractive;
+    return request;
+  };
+  driver.submit(interactive(asks(0, 0, 5, 400)));
+  driver.submit(interactive(asks(1, 1, 5, 1)));  // its pages are there then
+  for (RequestId id = 2; id < 32; ++id) driver.submit(asks(id, 0, 30, 400));
+  for (RequestId id = 100; id < 103; ++id) driver.submit(interactive(asks(id, 1, 300, 4, 0.2)), 0.2);
+  run_through(driver);
+  std::set<RequestId> whole;
+  for (const ExecutedStep& executed : driver.steps()) {
+    for (const SequenceChunk& chunk : executed.step.chunks) {
+      const auto request = tells_request(chunk.tokens[0]);
+      if (request && chunk.tokens.size() == 300) whole.insert(*request);
+    }
+  }
+  EXPECT_THAT(whole, SizeIs(3));
+}
+
 // A prompt that takes the whole pass leaves nothing to riders: their requests go on waiting, where they may be dropped
 // or given to another group.
 TEST(RidersOfAPass, AreAdmittedWhereThePassHasRoomForThem) {

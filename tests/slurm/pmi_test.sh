@@ -73,7 +73,10 @@ submit() {
 }
 until_() { until "$@"; do sleep 0.1; done; }
 has_results() { [ -s "$1.jsonl.partial" ]; }
-ended() { [ -z "$(squeue --noheader --jobs="$1" --states=PD,CF,R,CG,S --format=%T 2>/dev/null)" ]; }
+ended() {
+  local states
+  states="$(squeue --noheader --jobs="$1" --states=PD,CF,R,CG,S --format=%T 2>/dev/null)" && [ -z "$states" ]
+}
 restarted() { [ "$(scontrol show job "$1" | sed -n 's/.*Restarts=\([0-9]*\).*/\1/p')" -ge 1 ]; }
 expect_completed() {
   scontrol show job "$1" | grep -q 'JobState=COMPLETED' || fail "job $1 has not completed: $(scontrol show job "$1")"

@@ -97,7 +97,8 @@ class ModelWork {
   double last_pass_s_ = 0;
 };
 
-// Tokens that passes could compute now of what is more urgent than that. Looks at running sequences, where some are.
-std::size_t tokens_before(const ModelWork& work, std::int32_t urgency);
+// Tokens that passes could compute now of running sequences that are more urgent than that. Looks at all, where some
+// are.
+std::size_t running_tokens_before(const ModelWork& work, std::int32_t urgency);
 
 }  // namespace computron

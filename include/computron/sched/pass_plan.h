@@ -20,7 +20,7 @@ struct PassLimits {
   int sequences = std::numeric_limits<int>::max();  // at most, whatever a micro-batch has
   int tokens = 0;
   int prompt_tokens = 0;  // of prompts that can be cut into prefill chunks
-  int reserved = 0;       // of both, for riders: the least urgent leave them, where more urgent ones are in the pass
+  int reserved = 0;  // of `tokens`, for riders: the least urgent leave them, where more urgent ones are in the pass
   int logit_rows = 0;
   int blocks = 0;           // that the cache may have
   int spare_blocks = 0;     // that it may have before cached ones are used for something else

@@ -47,6 +47,7 @@ class PassPlanner {
   std::vector<ModelId> riders(ModelId lead, bool fills_in, double now_s) const;
   // What a pass leaves to riders.
   struct Room {
+    std::int32_t last = 0;  // the urgency of the lead's least urgent sequences
     int sequences = 0, tokens = 0, prompt_tokens = 0, logit_rows = 0;
     bool fills_in = false;
     bool is_full() const { return sequences <= 0 || tokens <= 0 || logit_rows <= 0; }
@@ -75,6 +76,7 @@ class PassPlanner {
   PassLimits limits(ModelId model, bool exceeds_pool, int prompt_tokens) const;
   int prompt_tokens(ModelId model) const;
   bool any_batch_work(ModelId model) const;
+  bool is_offloaded(ModelId model) const;
   int tokens_for_riders(ModelId lead) const;
   template <class IsShortEnough>
   int most_rows(int least, const IsShortEnough& is_short_enough) const;

@@ -183,6 +183,7 @@ class WaitingQueue {
   const Backlog& backlog() const { return sum_.backlog; }
   // Tokens of the prompts of those that are more urgent than that. Looks at the urgencies before it.
   std::size_t prompt_tokens_before(std::int32_t urgency) const;
+  bool any_batch() const { return !classes_.empty() && classes_.rbegin()->first >= 0; }  // no interactive ones
   const CacheNeed& total_cache_need() const { return sum_.cache; }
   // Of the one in front.
   CacheNeed cache_need_of_front() const { return load_of(front()).cache; }
