@@ -12,14 +12,17 @@ void CacheSums::add(Sums& sums, std::pair<int, std::int32_t> key, const std::vec
 }
 
 void CacheSums::set(ModelId model, Part part) {
+  count(model, -1);
+  parts_[model] = std::move(part);
+  count(model, 1);
+}
+
+void CacheSums::count(ModelId model, int sign) {
+  const Part& part = parts_[model];
+  if (part.in_use.empty()) return;
+  if (part.goes_on) add(in_use_, {0, part.urgency}, part.in_use, sign);
   const int family = families_[model];
-  for (const int sign : {-1, 1}) {
-    if (sign > 0) parts_[model] = std::move(part);
-    const Part& counted = parts_[model];
-    if (counted.in_use.empty()) continue;
-    if (counted.goes_on) add(in_use_, {0, counted.urgency}, counted.in_use, sign);
-    if (family >= 0) add(to_come_, {family, counted.urgency}, counted.to_come, sign);
-  }
+  if (family >= 0) add(to_come_, {family, part.urgency}, part.to_come, sign);
 }
 
 int CacheSums::up_to(const Sums& sums, int family, std::int32_t urgency, std::size_t stage) {

@@ -29,7 +29,7 @@ StagePool pool_of(const std::vector<ModelShape>& models, std::size_t stage, cons
     layouts.push_back(model.layouts[stage]);
     pinned.push_back(model.pinned);
   }
-  return {std::move(layouts), options.frames, options.host_slots, pinned, options.adapter_slots};
+  return {layouts, options.frames, options.host_slots, pinned, options.adapter_slots};
 }
 
 std::vector<int> families_of(const std::vector<ModelShape>& models) {

@@ -40,6 +40,7 @@ class CacheSums {
     std::vector<int> frames;  // [stage]
   };
   using Sums = std::map<std::pair<int, std::int32_t>, Sum>;  // by family and urgency
+  void count(ModelId model, int sign);
   static void add(Sums& sums, std::pair<int, std::int32_t> key, const std::vector<int>& frames, int sign);
   static int up_to(const Sums& sums, int family, std::int32_t urgency, std::size_t stage);
 
