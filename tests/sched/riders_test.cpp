@@ -1,6 +1,7 @@
 // Sequences of models that differ in their adapters alone, in one pass.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -19,6 +20,11 @@ void run_through(Driver& driver) { ASSERT_EQ(driver.run(), ""); }
 Request asks(RequestId id, ModelId model, int prompt_tokens, int max_tokens, double arrival_s = 0) {
   Request request = make_request(id, model, prompt_tokens, max_tokens, arrival_s);
   request.ignore_eos = true;
+  return request;
+}
+
+Request interactive(Request request) {
+  request.priority = Request::kInteractive;
   return request;
 }
 
@@ -200,10 +206,6 @@ TEST(RidersOfAPass, AreAdmittedAtOnceWhereTheyAreMoreUrgent) {
   SchedulerOptions options = kWide;
   options.max_seqs = 4;
   Driver driver(model_list, options, "throughput");
-  const auto interactive = [](Request request) {
-    request.priority = Request::kInteractive;
-    return request;
-  };
   driver.submit(interactive(asks(0, 0, 5, 400)));
   for (RequestId id = 1; id <= 4; ++id) driver.submit(asks(id, 1, 5, 300));
   driver.submit(interactive(asks(9, 1, 5, 2, 0.1)), 0.1);
@@ -220,10 +222,6 @@ TEST(RidersOfAPass, AreServedBeforeTheBatchWorkOfTheModelThatLeads) {
   options.frames = 2000;
   options.max_batch_tokens = 20;
   Driver driver(model_list, options, "throughput");
-  const auto interactive = [](Request request) {
-    request.priority = Request::kInteractive;
-    return request;
-  };
   driver.submit(interactive(asks(0, 0, 5, 400)));
   driver.submit(interactive(asks(1, 1, 5, 1)));  // its pages are there then
   for (RequestId id = 2; id < 32; ++id) driver.submit(asks(id, 0, 300, 2));
@@ -241,10 +239,6 @@ TEST(RidersOfAPass, LeaveTheLeadItsBatchWorkWhereTheyHaveNoPlace) {
   options.frames = 2000;
   options.max_seqs = 4;
   Driver driver(model_list, options, "throughput");
-  const auto interactive = [](Request request) {
-    request.priority = Request::kInteractive;
-    return request;
-  };
   driver.submit(interactive(asks(0, 0, 5, 400)));
   for (RequestId id = 1; id < 5; ++id) driver.submit(asks(id, 0, 5, 100));
   for (RequestId id = 10; id < 64; ++id) driver.submit(interactive(asks(id, 1, 40, 400)));
@@ -261,10 +255,6 @@ TEST(RidersOfAPass, HaveInteractivePromptsInOnePiece) {
   options.frames = 2000;
   Driver driver(model_list, options, "throughput");
   driver.report_times();
-  const auto interactive = [](Request request) {
-    request.priority = Request::kInteractive;
-    return request;
-  };
   driver.submit(interactive(asks(0, 0, 5, 400)));
   driver.submit(interactive(asks(1, 1, 5, 1)));  // its pages are there then
   for (RequestId id = 2; id < 32; ++id) driver.submit(asks(id, 0, 30, 400));
@@ -278,6 +268,25 @@ TEST(RidersOfAPass, HaveInteractivePromptsInOnePiece) {
     }
   }
   EXPECT_THAT(whole, SizeIs(3));
+}
+
+// Nor does a rider's batch work make passes long beside an interactive request of the first model.
+TEST(RidersOfAPass, HaveEvenBatchPromptsBesideInteractiveWorkOfTheLead) {
+  const FakeModelList model_list(small_family(1, 6, {0, 1}));
+  SchedulerOptions options = kWide;
+  options.frames = 2000;
+  Driver driver(model_list, options, "throughput");
+  driver.report_times();
+  driver.submit(interactive(asks(0, 0, 5, 400)));
+  driver.submit(interactive(asks(1, 1, 5, 1)));  // its pages are there then
+  for (const double arrival_s : {0.2, 0.5}) {
+    const auto first = static_cast<RequestId>(100 * arrival_s);
+    for (RequestId id = first; id < first + 30; ++id) driver.submit(asks(id, 1, 60, 100, arrival_s), arrival_s);
+  }
+  run_through(driver);
+  EXPECT_GT(driver.completion(0).finished_s, 0.6);
+  const auto is_long = [](const ExecutedStep& executed) { return executed.step.rows() > 500; };
+  EXPECT_EQ(std::ranges::count_if(driver.steps(), is_long), 1) << "how long such a pass takes is known from then on";
 }
 
 // A prompt that takes the whole pass leaves nothing to riders: their requests go on waiting, where they may be dropped
