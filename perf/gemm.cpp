@@ -171,12 +171,10 @@ class TypeBench {
   std::map<std::pair<int, GemmKernel>, std::vector<double>> bytes_per_s_;
 };
 
-// Those that this processor multiplies; quantised ones as models have them.
+// Quantised ones as models have them.
 std::vector<WeightType> weight_types() {
-  std::vector<WeightType> types = {DType::kF32, DType::kF16};
-  const bool has_bf16 = !kernels::gemm_kernels(DType::kBF16).empty();
-  if (has_bf16) types.emplace_back(DType::kBF16);
-  const DType values = has_bf16 ? DType::kBF16 : DType::kF32;
+  std::vector<WeightType> types = {DType::kF32, DType::kF16, DType::kBF16};
+  const DType values = kernels::multiplies_bf16() ? DType::kBF16 : DType::kF32;
   for (const DType codes : kQuantisedTo) {
     for (const int group : {32, 128}) types.emplace_back(values, codes, DType::kBF16, group);
   }

@@ -35,5 +35,6 @@ bool gemm_codes_as_amx(const PanelCall&) { absent(); }
 void gemm_f32_avx512(const PanelCall&) { absent(); }
 void gemm_f16_avx512(const PanelCall&) { absent(); }
 void gemm_bf16_avx512(const PanelCall&) { absent(); }
+void gemm_bf16_as_f32_avx512(const PanelCall&) { absent(); }
 
 }  // namespace computron::kernels

@@ -1,4 +1,5 @@
-// Slices of quantised weights (quantised_panel.h) as values packed as in pack.h: what the GEMM kernels multiply.
+// Slices of quantised weights (quantised_panel.h), and of plain ones of 16 bits, as values packed as in pack.h: what
+// the GEMM kernels multiply.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ struct Expansion {
   void (*expand)(const Expansion&, const std::byte* block, int first, int count, std::byte* to);
 };
 
-// Each for values of its type.
+// Each for values of its type; to float32 plain weights of float16 and bfloat16, too.
 void expand_f32_avx2(const Expansion& e, const std::byte* block, int first, int count, std::byte* to);
 void expand_f32_avx512(const Expansion& e, const std::byte* block, int first, int count, std::byte* to);
 void expand_bf16_avx512(const Expansion& e, const std::byte* block, int first, int count, std::byte* to);

@@ -101,6 +101,20 @@ struct ExpandedF32 {
     kernels::store(floats + 16, b.low);
     kernels::store(floats + 24, b.high);
   }
+  static void widen_halves(const std::byte* from, std::byte* to) {
+    for (int i = 0; i < 128; i += 8, from += 16, to += 32) {
+      kernels::store(reinterpret_cast<float*>(to), _mm256_cvtph_ps(load128(from)));
+    }
+  }
+  static void widen_pairs(const std::byte* from, std::byte* to) {
+    const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000));
+    for (int i = 0; i < kRowBlock; i += 8, from += 32, to += 32) {
+      const __m256i pairs = load256(from);
+      kernels::store(reinterpret_cast<float*>(to), _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)));
+      kernels::store(reinterpret_cast<float*>(to + kPairBytes / 2),
+                     _mm256_castsi256_ps(_mm256_and_si256(pairs, upper)));
+    }
+  }
 
   static V load_scales(const std::byte* p, DType dtype, int v) {
     const std::size_t half = 8 * size_of(dtype);

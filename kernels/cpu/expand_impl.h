@@ -21,7 +21,8 @@ inline constexpr float kSmallestSafe = 0x1p-117f, kLargestSafe = 0x1p119f;
 // e4m3, times the doubles that are their rows' factors; all_safe(V); spread(scales by row, scales by code of a pair of
 // k); store(to, V, V) of 32 values; kPairBytes of 128 values; kAhead: the cache that memory is asked into. Int8, Int4,
 // Fp4 and Fp8 hold the codes of a pair of k: kPairBytes; floats<j>(): those of codes 32 j on; fp8's are too small by
-// kFactor.
+// kFactor. To float32 plain values of 16 bits go, too: widen_halves, widen_pairs(from, to) of 128 of float16, and of 64
+// pairs of bfloat16, which part ways.
 template <class Format>
 class Expander {
   using V = typename Format::V;
@@ -35,6 +36,9 @@ class Expander {
   Expander(const Expansion& e, const std::byte* block) : e_(e), block_(block) {}
 
   void run(int first, int count, std::byte* to) const {
+    if constexpr (requires { &Format::widen_halves; }) {
+      if (!e_.type.quantised()) return widen(block_ + e_.layout.codes_at(first), count / 2, to);
+    }
     for (int k = first, end = first + count, next; k < end; k = next) {
       next = std::min((k / e_.layout.group + 1) * e_.layout.group, end);
       part_of_group(k, next - k, to + (k - first) / 2 * Format::kPairBytes);
@@ -58,6 +62,18 @@ class Expander {
       default:
         for (V& scale : scales) scale = Format::multiply(scale, Format::splat(Format::Fp8::kFactor));
         return multiply<typename Format::Fp8>(codes, count / 2, scales, to);
+    }
+  }
+
+  // Plain values of 16 bits.
+  void widen(const std::byte* values, int pairs, std::byte* to) const {
+    constexpr int kPairBytes = 2 * kRowBlock * 2;
+    const bool halves = e_.type.values == DType::kF16;
+    for (int i = 0; i < pairs; ++i, values += kPairBytes, to += Format::kPairBytes) {
+      for (int b = 0; b < kPairBytes; b += kLine) {
+        _mm_prefetch(reinterpret_cast<const char*>(values + kAheadBytes + b), Format::kAhead);
+      }
+      halves ? Format::widen_halves(values, to) : Format::widen_pairs(values, to);
     }
   }
 

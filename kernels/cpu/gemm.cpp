@@ -12,6 +12,9 @@
 namespace computron::kernels {
 namespace {
 
+// So many rows pay for writing slices of 16-bit weights as float32: fewer widen them in registers, each group again.
+constexpr int kWidenedRows = 17;
+
 void run_values(GemmKernel kernel, DType values, const PanelCall& call) {
   static const bool byte_permutes = has_byte_permutes();
   if (kernel == GemmKernel::kAmx) {
@@ -19,17 +22,17 @@ void run_values(GemmKernel kernel, DType values, const PanelCall& call) {
     return gemm_amx(call);
   }
   const bool wide = kernel == GemmKernel::kAvx512;
-  const bool few_codes = call.expansion != nullptr && call.rows <= kMostCodesRows;
+  const bool few_codes = call.expansion != nullptr && call.expansion->type.quantised() && call.rows <= kMostCodesRows;
   if (wide && few_codes && values == DType::kF32) return gemm_codes_f32_avx512(call);
   if (values == DType::kF32) return wide ? gemm_f32_avx512(call) : gemm_f32_avx2(call);
   if (values == DType::kF16) return wide ? gemm_f16_avx512(call) : gemm_f16_avx2(call);
-  ensure(wide, "bfloat16 weights on a processor that cannot multiply them");
+  if (!multiplies_bf16()) return wide ? gemm_bf16_as_f32_avx512(call) : gemm_bf16_as_f32_avx2(call);
   if (byte_permutes && few_codes) return gemm_codes_bf16_avx512(call);
   gemm_bf16_avx512(call);
 }
 
 auto* expand_with(GemmKernel kernel, DType values, const QuantisedLayout& layout) {
-  ensure(values != DType::kF16, "quantised weights have no values of float16 here");
+  ensure(values != DType::kF16, "weights are not expanded to float16");
   if (layout.in_runs) return expand_code_runs;
   if (values == DType::kBF16) return expand_bf16_avx512;
   return kernel == GemmKernel::kAvx512 ? expand_f32_avx512 : expand_f32_avx2;
@@ -41,12 +44,17 @@ std::string_view name_of(GemmKernel kernel) {
   return kernel == GemmKernel::kAvx2 ? "avx2" : kernel == GemmKernel::kAvx512 ? "avx512" : "amx";
 }
 
+bool multiplies_bf16() {
+  static const bool dot_products = usable_isa() >= Isa::kAvx512Bf16;
+  return dot_products;
+}
+
 std::vector<GemmKernel> gemm_kernels(const WeightType& type) {
   const Isa isa = usable_isa();
   if (type.values == DType::kBF16) {
     if (isa == Isa::kAmx) return {GemmKernel::kAmx};  // adds within a tile in an order of its own
     if (isa == Isa::kAvx512Bf16) return {GemmKernel::kAvx512};
-    return {};
+    if (type.quantised()) return {};
   }
   if (isa == Isa::kAvx2) return {GemmKernel::kAvx2};
   return {GemmKernel::kAvx2, GemmKernel::kAvx512};
@@ -58,21 +66,27 @@ GemmChoice default_gemm(const WeightType& type) {
   return {kernels.back(), {}};
 }
 
+DType gemm_input_dtype(const WeightType& type) {
+  return type.values == DType::kBF16 && multiplies_bf16() ? DType::kBF16 : DType::kF32;
+}
+
 void Gemm::run(const GemmChoice& choice, const WeightType& type, const std::byte* x, int rows, int depth,
                const std::byte* weight, int columns, float* tile) {
   ensure(rows >= 1 && rows <= kMaxGemmRows, "a GEMM call with no rows or too many");
   const int padded = padded_depth(depth, type.values);
   if (padded != depth) x = pad_depth(type.values, x, rows, depth);
   PanelCall call{x, rows, padded, weight, columns, tile, scratch_->bytes, choice.blocking};
-  if (!type.quantised()) return run_values(choice.kernel, type.values, call);
+  const DType input = gemm_input_dtype(type);
+  const bool widened = !type.quantised() && type.values != input && rows >= kWidenedRows;
+  if (!type.quantised() && !widened) return run_values(choice.kernel, type.values, call);
   const QuantisedLayout layout(depth, type);
-  const Expansion expansion{type, layout, expand_with(choice.kernel, type.values, layout)};
+  const Expansion expansion{type, layout, expand_with(choice.kernel, input, layout)};
   call.expansion = &expansion;
   if (layout.in_runs && rows <= kMostRunRows) {
     pairs_.resize(code_runs_scratch(rows, padded));
     return gemm_code_runs(call, pairs_.data());
   }
-  run_values(choice.kernel, type.values, call);
+  run_values(choice.kernel, input, call);
 }
 
 // So that no kernel meets a partial depth, whose last columns would have to be masked: garbage times a padding zero is

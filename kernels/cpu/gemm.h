@@ -2,8 +2,9 @@
 //
 //   float32    AVX-512 or AVX2 (gemm_panels)
 //   float16    AVX-512 or AVX2 (gemm_panels); rows of float32
-//   bfloat16   AMX (gemm_amx), else AVX512_BF16 (gemm_panels), else not at all: such weights are kept in float32
-//   quantised  as their values, float32 or bfloat16, to which slices are expanded meanwhile (expand.h); few rows with
+//   bfloat16   AMX (gemm_amx), else AVX512_BF16 (gemm_panels), else as float16
+//   quantised  as their values, bfloat16 where that has products of its own, else float32, to which slices are expanded
+//              meanwhile (expand.h); few rows with
 //              AVX-512, for bfloat16 values with BF16 and VBMI: without a copy of the values (gemm_codes); but for
 //              fp8, few rows with AMX: in runs (gemm_code_runs)
 //
@@ -31,8 +32,12 @@ enum class GemmKernel { kAvx2, kAvx512, kAmx };
 // "avx2", "avx512", "amx".
 std::string_view name_of(GemmKernel kernel);
 
-// Those that multiply weights of `type` on this processor (usable_isa), the fastest last; empty: none does. All give
-// the same bits.
+// Whether this processor (usable_isa) multiplies bfloat16 by bfloat16; else such weights are widened and multiplied as
+// float32, by rows of float32.
+bool multiplies_bf16();
+
+// Those that multiply weights of `type` on this processor, the fastest last; empty for quantised weights whose values
+// are bfloat16 where !multiplies_bf16(). All give the same bits.
 std::vector<GemmKernel> gemm_kernels(const WeightType& type);
 
 // How a weight is multiplied: a matter of time alone.
@@ -47,9 +52,7 @@ struct GemmChoice {
 GemmChoice default_gemm(const WeightType& type);
 
 // What the rows are that weights of `type` are multiplied with.
-constexpr DType gemm_input_dtype(const WeightType& type) {
-  return type.values == DType::kF16 ? DType::kF32 : type.values;
-}
+DType gemm_input_dtype(const WeightType& type);
 
 // One thread's GEMM, with its scratch memory.
 class Gemm {

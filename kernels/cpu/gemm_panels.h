@@ -3,9 +3,10 @@
 // A packed weight is read in steps: of each column one float32 or float16, or two bfloat16 that follow each other in k.
 // Rows of x meet a block of 64 columns in groups that fit into registers. One group streams
 // through the block; several pass it slice by slice, a slice being what a cache holds beside the next. Memory is asked
-// ahead for what comes next. A quantised weight is expanded slice by slice (expand.h), whatever the rows. Every result
-// is one chain in the order of k, of fused multiply-adds (float32, float16) or of dot products of two (bfloat16:
-// vdpbf16ps, for which denormals are zero), so that neither rows, nor vectors, nor blocking changes its bits.
+// ahead for what comes next. A quantised weight is expanded slice by slice (expand.h), whatever the rows, and so is one
+// of 16 bits that is multiplied in float32, for many. Every result is one chain in the order of k, of fused
+// multiply-adds (float32; float16 and bfloat16 as float32) or of dot products of two (bfloat16: vdpbf16ps, for which
+// denormals are zero), so that neither rows, nor vectors, nor blocking changes its bits.
 #pragma once
 
 #include <cstddef>
@@ -41,13 +42,13 @@ struct PanelCall {
   float* tile;
   std::byte* scratch;  // kPanelScratch
   PanelBlocking blocking;
-  const Expansion* expansion = nullptr;  // of a quantised weight
+  const Expansion* expansion = nullptr;  // of a weight that is expanded
 
   // Bytes of 64 rows of the weight; `plain`: as packed when it is not quantised.
   std::size_t block_bytes(std::size_t plain) const {
     return expansion == nullptr ? plain : expansion->layout.block_bytes();
   }
-  // k in [first, first + count) of the block at `block`, which is quantised, packed as values.
+  // k in [first, first + count) of the block at `block`, packed as values.
   const std::byte* expanded(const std::byte* block, int first, int count) const {
     expansion->expand(*expansion, block, first, count, scratch);
     return scratch;
@@ -56,8 +57,10 @@ struct PanelCall {
 
 void gemm_f32_avx2(const PanelCall& call);
 void gemm_f16_avx2(const PanelCall& call);
+void gemm_bf16_as_f32_avx2(const PanelCall& call);
 void gemm_f32_avx512(const PanelCall& call);
 void gemm_f16_avx512(const PanelCall& call);
+void gemm_bf16_as_f32_avx512(const PanelCall& call);
 void gemm_bf16_avx512(const PanelCall& call);
 
 }  // namespace computron::kernels

@@ -8,7 +8,7 @@ struct GemmLanes16 {
   using V = __m512;
   using W = __m512;
   using Row = float;
-  static constexpr int kCount = 16, kDepth = 1;
+  static constexpr int kCount = 16;
   static constexpr int kSums = 24;
   static V zero() { return _mm512_setzero_ps(); }
   static V load_sum(const float* p) { return _mm512_loadu_ps(p); }
@@ -18,14 +18,32 @@ struct GemmLanes16 {
 };
 
 struct F32Format : GemmLanes16 {
+  static constexpr int kDepth = 1, kParts = 1;
   using Unit = float;
-  static W load(const float* unit) { return _mm512_loadu_ps(unit); }
+  template <int>
+  static W load(const float* unit) {
+    return _mm512_loadu_ps(unit);
+  }
 };
 
 struct F16Format : GemmLanes16 {
+  static constexpr int kDepth = 1, kParts = 1;
   using Unit = std::uint16_t;
+  template <int>
   static W load(const std::uint16_t* unit) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(unit)));
+  }
+};
+
+// A pair of bfloat16: the first of them, and then the second, as the upper half of a float.
+struct Bf16Format : GemmLanes16 {
+  static constexpr int kDepth = 2, kParts = 2;
+  using Unit = std::uint32_t;
+  template <int kPart>
+  static W load(const Unit* unit) {
+    const __m512i pairs = _mm512_loadu_si512(unit);
+    return _mm512_castsi512_ps(kPart == 0 ? _mm512_slli_epi32(pairs, 16)
+                                          : _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
   }
 };
 
@@ -33,5 +51,6 @@ struct F16Format : GemmLanes16 {
 
 void gemm_f32_avx512(const PanelCall& call) { PanelGemm<F32Format>(call).run(); }
 void gemm_f16_avx512(const PanelCall& call) { PanelGemm<F16Format>(call).run(); }
+void gemm_bf16_as_f32_avx512(const PanelCall& call) { PanelGemm<Bf16Format>(call).run(); }
 
 }  // namespace computron::kernels

@@ -10,12 +10,15 @@ struct Bf16Format {
   using W = __m512bh;
   using Row = std::uint32_t;
   using Unit = std::uint32_t;
-  static constexpr int kCount = 16, kDepth = 2;
+  static constexpr int kCount = 16, kDepth = 2, kParts = 1;
   static constexpr int kSums = 24;
   static V zero() { return _mm512_setzero_ps(); }
   static V load_sum(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, V x) { _mm512_storeu_ps(p, x); }
-  static W load(const Unit* unit) { return reinterpret_cast<__m512bh>(_mm512_loadu_si512(unit)); }
+  template <int>
+  static W load(const Unit* unit) {
+    return reinterpret_cast<__m512bh>(_mm512_loadu_si512(unit));
+  }
   static W splat(Row x) { return reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(x))); }
   static V multiply_add(W x, W w, V sum) { return _mm512_dpbf16_ps(sum, x, w); }
 };

@@ -11,8 +11,9 @@ namespace computron::kernels {
 namespace {
 
 // Format: V, kCount lanes; Unit, what a column has for one step: an element, or a pair that follow each other in k;
-// kDepth, k of a step; Row, the part of x that meets it; load(Unit*) of a weight; splat(Row); multiply_add(x, w, sum);
-// zero, load_sum, store of sums; kSums: vectors of them that registers hold beside weights and a row.
+// kDepth, k of a step; kParts that are multiplied one after the other; Row, the part of x that meets one of them;
+// load<part>(Unit*) of a weight; splat(Row); multiply_add(x, w, sum); zero, load_sum, store of sums; kSums: vectors of
+// them that registers hold beside weights and a row.
 template <class Format>
 class PanelGemm {
   using V = typename Format::V;
@@ -27,7 +28,10 @@ class PanelGemm {
 
  public:
   explicit PanelGemm(const PanelCall& call)
-      : call_(call), steps_(call.depth / Format::kDepth), passes_(count_passes()) {}
+      : call_(call),
+        steps_(call.depth / Format::kDepth),
+        row_stride_(static_cast<std::size_t>(steps_) * Format::kParts),
+        passes_(count_passes()) {}
 
   void run() const {
     const bool once = passes_ == 1 && call_.expansion == nullptr;
@@ -128,7 +132,7 @@ class PanelGemm {
       if (rows > kRows) return run_group<kLines, kAgain, kRows + 1>(rows, slice, m, ahead);
     }
     constexpr int kVectors = vectors_beside(kRows);
-    const Row* x = reinterpret_cast<const Row*>(call_.x) + static_cast<std::size_t>(m) * steps_ + slice.first;
+    const Row* x = reinterpret_cast<const Row*>(call_.x) + m * row_stride_ + slice.first * Format::kParts;
     float* tile = slice.tile + static_cast<std::size_t>(m) * call_.columns;
     const bool from_zero = slice.first == 0;
     multiply<kRows, kVectors, kLines, kAgain>(slice.units, x, slice.steps, tile, from_zero, ahead);
@@ -155,7 +159,7 @@ class PanelGemm {
       for (int line = 0; kAgain && line < kUnitLines; ++line) {
         _mm_prefetch(reinterpret_cast<const char*>(unit) + again + line * kLine, _MM_HINT_T1);
       }
-      add_products(unit, x + k, sums);
+      add_step(unit, x + k * Format::kParts, sums);
     }
     ahead.next = next;
     for (int m = 0; m < kRows; ++m) {
@@ -163,14 +167,20 @@ class PanelGemm {
     }
   }
 
-  template <int kRows, int kVectors>
+  template <int kPart = 0, int kRows, int kVectors>
+  __attribute__((always_inline)) void add_step(const Unit* unit, const Row* x, V (&sums)[kRows][kVectors]) const {
+    add_products<kPart>(unit, x + kPart, sums);
+    if constexpr (kPart + 1 < Format::kParts) add_step<kPart + 1>(unit, x, sums);
+  }
+
+  template <int kPart, int kRows, int kVectors>
   __attribute__((always_inline)) void add_products(const Unit* unit, const Row* x, V (&sums)[kRows][kVectors]) const {
     // What there is less of is kept in registers as a whole.
     if constexpr (kRows < kVectors) {
       typename Format::W elements[kRows];
-      for (int m = 0; m < kRows; ++m) elements[m] = Format::splat(x[static_cast<std::size_t>(m) * steps_]);
+      for (int m = 0; m < kRows; ++m) elements[m] = Format::splat(x[m * row_stride_]);
       for (int v = 0; v < kVectors; ++v) {
-        auto weight = Format::load(unit + v * kLanes);
+        auto weight = Format::template load<kPart>(unit + v * kLanes);
         // Into a register: else the compiler has each product load it again (three rows of float32: 91 GFLOP/s, not
         // 108).
 #if defined(__x86_64__)
@@ -181,15 +191,16 @@ class PanelGemm {
       return;
     }
     typename Format::W weight[kVectors];
-    for (int v = 0; v < kVectors; ++v) weight[v] = Format::load(unit + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) weight[v] = Format::template load<kPart>(unit + v * kLanes);
     for (int m = 0; m < kRows; ++m) {
-      const auto element = Format::splat(x[static_cast<std::size_t>(m) * steps_]);
+      const auto element = Format::splat(x[m * row_stride_]);
       for (int v = 0; v < kVectors; ++v) sums[m][v] = Format::multiply_add(element, weight[v], sums[m][v]);
     }
   }
 
   const PanelCall& call_;
-  int steps_;  // of a block, and of a row of x
+  int steps_;  // of a block
+  std::size_t row_stride_;
   int passes_;
 };
 

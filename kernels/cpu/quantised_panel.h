@@ -11,6 +11,8 @@
 // (gemm_code_runs.h). A run, 32 k of all rows, is row after row of 32 bytes for eight bits. For four it is 16 times 32
 // words of 16 bits, a word a k, and row 4 i + j has bits [4 j, 4 j + 4) of the words of number i. Zeroed memory is a
 // weight of zeros.
+//
+// A plain weight of 16 bits is one of these, too: of one group, without scales.
 #pragma once
 
 #include <algorithm>
@@ -36,12 +38,12 @@ struct QuantisedLayout {
 
   QuantisedLayout(int unpadded, const WeightType& type)
       : depth(round_up(unpadded, 32)),
-        group(std::min(type.group, depth)),
+        group(type.quantised() ? std::min(type.group, depth) : depth),
         groups(ceil_div(depth, group)),
         bits(bits_of(type.codes)),
-        scale_bytes(size_of(type.scales)),
+        scale_bytes(type.quantised() ? size_of(type.scales) : 0),
         factors_bytes(kRowBlock * type.factor_bytes()),
-        in_runs(type.codes != DType::kFp8 && type.values == DType::kBF16 && group % kRun == 0 &&
+        in_runs(type.quantised() && type.codes != DType::kFp8 && type.values == DType::kBF16 && group % kRun == 0 &&
                 usable_isa() == Isa::kAmx) {}
 
   // Codes of this many k, an even number.

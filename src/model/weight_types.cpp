@@ -44,16 +44,9 @@ WeightTypes::WeightTypes(const ModelConfig& config, const CheckpointIndex& index
   }
 }
 
-WeightTypes WeightTypes::kept_by(const Ops& ops, bool bf16) const {
-  const auto kept = [&](const WeightType& stored) {
-    WeightType type = ops.weight_type(stored);
-    if (bf16 || type.values != DType::kBF16) return type;
-    if (!type.quantised()) return WeightType(DType::kF32);
-    type.values = DType::kF32;
-    return type;
-  };
-  WeightTypes types = kept(most_);
-  for (const auto& [name, stored] : by_name_) types.by_name_[name] = kept(stored);
+WeightTypes WeightTypes::kept_by(const Ops& ops) const {
+  WeightTypes types = ops.weight_type(most_);
+  for (const auto& [name, stored] : by_name_) types.by_name_[name] = ops.weight_type(stored);
   return types;
 }
 

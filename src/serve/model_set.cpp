@@ -108,15 +108,14 @@ void ModelSet::read_metadata(const Mesh& mesh, const RankDevice& device, const J
     bytes = out.take();
   });
   bytes = mesh.job.broadcast(std::move(bytes), 0);
-  const bool bf16 = mesh.job.all_reduce_max(device.ops().weight_type(DType::kBF16) != DType::kBF16) == 0;
   agreed(mesh.job, [&] {
-    take_metadata(bytes, device.ops(), bf16);
+    take_metadata(bytes, device.ops());
     lengthen_steps(/*says_so=*/mesh.schedules());
   });
 }
 
-// Without `bf16` some rank's processor cannot multiply it: all ranks have one layout.
-void ModelSet::take_metadata(const std::vector<std::byte>& bytes, Ops& ops, bool bf16) {
+// All ranks have the same vector instructions (preflight.h), and so one layout.
+void ModelSet::take_metadata(const std::vector<std::byte>& bytes, Ops& ops) {
   ByteReader in(bytes);
   std::vector<WeightType> types;
   for (const ModelEntry& entry : entries_) {
@@ -130,7 +129,7 @@ void ModelSet::take_metadata(const std::vector<std::byte>& bytes, Ops& ops, bool
                       "merge {} into its base: convert --merge",
                       entry.id, entry.adapter));
     }
-    naming(entry, [&] { model.weight_types = WeightTypes(model.config, model.index).kept_by(ops, bf16); });
+    naming(entry, [&] { model.weight_types = WeightTypes(model.config, model.index).kept_by(ops); });
     std::ranges::copy(model.weight_types.all(), std::back_inserter(types));
     spdlog::debug("model {} from {}", entry.id, entry.path);
   }

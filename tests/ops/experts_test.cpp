@@ -294,7 +294,7 @@ TEST_P(ExpertsTest, SomeExpertsAreMultipliedInAnyOrder) {
 
 TEST_P(ExpertsTest, QuantisedOnesGiveWhatTheirValuesGive) {
   constexpr int kExperts = 3, kPerToken = 2, kOut = 72;
-  const DType values_type = ops().weight_type(DType::kBF16).values;
+  const DType values_type = quantised_values(ops());
   for (const auto& [rows, in] : {std::pair{11, 33}, {11, 200}, {40, 328}, {225, 72}}) {
     const Floats logits = random_floats(static_cast<std::size_t>(rows) * kExperts, 1);
     const Floats x = random_floats(static_cast<std::size_t>(rows) * in, 2, values_type);

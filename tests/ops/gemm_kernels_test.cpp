@@ -92,11 +92,30 @@ TEST(GemmKernels, MatchDoubleLoopWithTheSameBitsForAnyRowsKernelAndBlocking) {
   }
 }
 
+// Weights of 16 bits that are multiplied as float32 are what they are when they are stored so.
+TEST(GemmKernels, WidenedWeightsHaveTheBitsOfFloat32) {
+  constexpr int kOut = 128;
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    if (kernels::gemm_input_dtype(dtype) != DType::kF32) continue;
+    for (const int in : {20, 64, 1000, 2304}) {
+      const auto x = bytes_of(random_floats(static_cast<std::size_t>(kernels::kMaxGemmRows) * in, 1), DType::kF32);
+      const auto w = random_floats(static_cast<std::size_t>(kOut) * in, 2, dtype);
+      const auto narrow = pack(w, kOut, in, dtype), wide = pack(w, kOut, in, DType::kF32);
+      for (const GemmKernel kernel : kernels::gemm_kernels(dtype)) {
+        for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 17, 31, 32, 33, kernels::kMaxGemmRows}) {
+          expect_same(multiply({kernel, {}}, dtype, x, rows, in, narrow, kOut),
+                      multiply({kernel, {}}, DType::kF32, x, rows, in, wide, kOut),
+                      fmt::format("{} kernel {} depth {}, {} rows", name_of(dtype), name_of(kernel), in, rows));
+        }
+      }
+    }
+  }
+}
+
 // All that a measurement may choose.
 TEST(GemmKernels, CandidatesOfATypeHaveTheSameBits) {
   constexpr int kOut = 128, kIn = 1500, kMaxRows = 17;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    if (kernels::gemm_kernels(dtype).empty()) continue;
     const auto x = random_floats(static_cast<std::size_t>(kMaxRows) * kIn, 1, kernels::gemm_input_dtype(dtype));
     const auto x_bytes = bytes_of(x, kernels::gemm_input_dtype(dtype));
     const auto packed = pack(random_floats(static_cast<std::size_t>(kOut) * kIn, 2, dtype), kOut, kIn, dtype);
@@ -114,7 +133,7 @@ TEST(GemmKernels, CandidatesOfATypeHaveTheSameBits) {
 
 std::vector<DType> multiplied_values() {
   std::vector<DType> types = {DType::kF32};
-  if (!kernels::gemm_kernels(DType::kBF16).empty()) types.push_back(DType::kBF16);
+  if (kernels::multiplies_bf16()) types.push_back(DType::kBF16);
   return types;
 }
 

@@ -38,6 +38,11 @@ inline float value_of_code(DType codes, unsigned code) {
   return static_cast<float>(code < 8 ? static_cast<int>(code) : static_cast<int>(code) - 16);
 }
 
+// Of quantised weights that are stored for bfloat16.
+inline DType quantised_values(const Ops& ops) {
+  return ops.weight_type({DType::kBF16, DType::kInt8, DType::kBF16, 32}).values;
+}
+
 // A weight [out, in] as checkpoints hold it: a byte a code, scales [out, groups]; factors [out] where these have some.
 struct QuantisedWeight {
   WeightType type;

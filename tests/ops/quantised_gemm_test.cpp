@@ -10,7 +10,7 @@ namespace {
 
 class QuantisedGemmTest : public OpsTest {
  protected:
-  DType values_type() { return bench_.ops().weight_type(DType::kBF16).values; }
+  DType values_type() { return quantised_values(bench_.ops()); }
   Weight plain(const QuantisedWeight& w) { return bench_.weight(w.values(), w.out, w.in, w.type.values, {64, 128}); }
   Weight coded(const QuantisedWeight& w, const std::vector<int>& cut) {
     return bench_.weight(w.type, w.out, w.in, w.codes, w.scale_bytes(), cut, w.factors);

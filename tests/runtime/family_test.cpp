@@ -156,7 +156,7 @@ void expect_same_bits(const Communicator& world, const std::string& fixture, con
   SCOPED_TRACE(fmt::format("{}: {} with scales of {}", fixture, name_of(type), name_of(type.scales)));
   const std::unique_ptr<Device> device = make_test_device({});
   const std::unique_ptr<Ops> ops = on_cpu() ? make_cpu_ops(*device) : make_cuda_ops(*device);
-  type.values = ops->weight_type(DType::kBF16).values;
+  type = ops->weight_type(type);
   const QuantisedPair pair(world, config, type);
   for (const MeshShape shape : meshes(world.size())) {
     SCOPED_TRACE(fmt::format("on {}x{}", shape.tp, shape.pp));

@@ -19,8 +19,8 @@ class WeightTypes {
   // As a checkpoint that has passed check_tensors() stores them.
   WeightTypes(const ModelConfig& config, const CheckpointIndex& index);
 
-  // As a device keeps them (Ops::weight_type); `bf16`: whether every rank's device multiplies it.
-  WeightTypes kept_by(const Ops& ops, bool bf16 = true) const;
+  // As a device keeps them (Ops::weight_type).
+  WeightTypes kept_by(const Ops& ops) const;
 
   const WeightType& of(const std::string& name) const;
   // A rank's tensor of `plan`. Where tp cuts within groups it has shorter ones, which begin at the same values on every

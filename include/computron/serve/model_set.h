@@ -83,7 +83,7 @@ class ModelSet {
 
   void read_metadata(const Mesh& mesh, const RankDevice& device, const JobHeartbeat& heartbeat,
                      std::vector<CheckpointIndex> indices);
-  void take_metadata(const std::vector<std::byte>& bytes, Ops& ops, bool bf16);
+  void take_metadata(const std::vector<std::byte>& bytes, Ops& ops);
   void lengthen_steps(bool says_so);
   void check_message_size(const ModelConfig& config, const MeshShape& mesh) const;
   // How models are cut for the groups.

@@ -61,12 +61,11 @@ struct LogitSlice {
 
 }  // namespace
 
-CpuOps::CpuOps() : bf16_weights_(kernels::gemm_kernels(DType::kBF16).empty() ? DType::kF32 : DType::kBF16) {}
-
+// Codes become what they are multiplied as; plain weights stay what they are.
 WeightType CpuOps::weight_type(const WeightType& checkpoint) const {
-  const DType values = checkpoint.values == DType::kBF16 ? bf16_weights_ : checkpoint.values;
-  if (!checkpoint.quantised()) return values;
-  return {values, checkpoint.codes, checkpoint.scales, checkpoint.group};
+  WeightType type = checkpoint;
+  if (type.quantised()) type.values = kernels::gemm_input_dtype(type);
+  return type;
 }
 
 void CpuOps::choose_kernels(std::span<const WeightType> types) {

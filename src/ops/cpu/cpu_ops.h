@@ -19,8 +19,6 @@ namespace computron {
 // the list of workspaces; inside parallel_for each thread has a workspace of its own.
 class CpuOps final : public Ops {
  public:
-  CpuOps();
-
   const WeightFormat& weight_format() const override { return format_; }
   WeightType weight_type(const WeightType& checkpoint) const override;
   void choose_kernels(std::span<const WeightType> types) override;
@@ -88,7 +86,6 @@ class CpuOps final : public Ops {
 
   CpuWeightFormat format_;
   GemmChoices choices_;
-  DType bf16_weights_;  // what bf16 weights are kept in: f32 where the processor cannot multiply bf16
   std::vector<std::unique_ptr<Workspace>> workspaces_;  // by thread
   std::vector<GemmTask> gemm_tasks_;
   std::vector<AttentionTask> attention_tasks_;
