@@ -8,7 +8,7 @@ struct PanelLanes {
   using V = F8;
   using W = F8;
   using Row = float;
-  static constexpr int kCount = kLanes;
+  static constexpr int kCount = kLanes, kMaxGroup = 6;
   static constexpr int kSums = 12;
   static V zero() { return kernels::splat(0); }
   static V load_sum(const float* p) { return kernels::load(p); }

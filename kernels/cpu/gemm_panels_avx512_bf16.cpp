@@ -10,7 +10,7 @@ struct Bf16Format {
   using W = __m512bh;
   using Row = std::uint32_t;
   using Unit = std::uint32_t;
-  static constexpr int kCount = 16, kDepth = 2, kParts = 1;
+  static constexpr int kCount = 16, kDepth = 2, kParts = 1, kMaxGroup = 6;
   static constexpr int kSums = 24;
   static V zero() { return _mm512_setzero_ps(); }
   static V load_sum(const float* p) { return _mm512_loadu_ps(p); }

@@ -13,7 +13,7 @@ namespace {
 // Format: V, kCount lanes; Unit, what a column has for one step: an element, or a pair that follow each other in k;
 // kDepth, k of a step; kParts that are multiplied one after the other; Row, the part of x that meets one of them;
 // load<part>(Unit*) of a weight; splat(Row); multiply_add(x, w, sum); zero, load_sum, store of sums; kSums: vectors of
-// them that registers hold beside weights and a row.
+// them that registers hold beside weights and a row; kMaxGroup: rows that meet a weight together.
 template <class Format>
 class PanelGemm {
   using V = typename Format::V;
@@ -21,7 +21,7 @@ class PanelGemm {
   using Unit = typename Format::Unit;
   static constexpr int kLanes = Format::kCount;
   static constexpr int kBlockVectors = kRowBlock / kLanes;
-  static constexpr int kMaxGroup = 6;  // rows that meet a weight together
+  static constexpr int kMaxGroup = Format::kMaxGroup;
   static constexpr int kLine = 64;
   static constexpr std::size_t kUnitBytes = kRowBlock * sizeof(Unit);
   static constexpr int kUnitLines = kUnitBytes / kLine;
