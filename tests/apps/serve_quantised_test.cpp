@@ -27,7 +27,9 @@ class QuantisedSwap : public ::testing::TestWithParam<Mesh> {
  protected:
   QuantisedSwap() {
     DType values = DType::kBF16;
-    if (on_cpu()) values = make_cpu_ops(*make_cpu_device({}))->weight_type(values).values;
+    if (on_cpu()) {
+      values = make_cpu_ops(*make_cpu_device({}))->weight_type({values, DType::kInt8, DType::kBF16, 32}).values;
+    }
     // CUDA devices refuse scales of two levels.
     const WeightType types[kModels] = {{values, DType::kInt8, DType::kBF16, 32},
                                        {values, DType::kFp8, DType::kF32, 128},

@@ -105,7 +105,7 @@ ModelConfig quantised_config() {
 
 WeightType quantised_type(DType codes, DType scales, int group) {
   const std::unique_ptr<Device> device = make_cpu_device({});
-  return {make_cpu_ops(*device)->weight_type(DType::kBF16).values, codes, scales, group};
+  return make_cpu_ops(*device)->weight_type({DType::kBF16, codes, scales, group});
 }
 
 class ServeReproducible : public ::testing::Test {

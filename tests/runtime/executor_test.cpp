@@ -397,7 +397,7 @@ TEST_P(ExecutorTest, AGraphCostsTheHostTheSameFewCallsWhateverTheDepth) {
 // A rank by itself whose copies are damaged at will: small pool, so that pages come several times, raw or coded.
 class Receipts : public ::testing::TestWithParam<PageCoding> {
  protected:
-  static constexpr int kFrames = 8;
+  static constexpr int kFrames = 10;
   static int trials() { return test::on_cpu() ? 40 : 5; }
   struct Outcome {
     std::vector<SampledRow> rows;
