@@ -42,7 +42,14 @@ void begin_softmax(const AttentionPart& part, std::vector<Softmax>& softmax) {
   for (int i = 0; i < queries; ++i) softmax[i] = {part.sinks[part.kv_head * group + i % group], 1};
 }
 
-AttentionTiles make_tiles(const AttentionPart& part, AttentionScratch& scratch) {
+// Key and value of the part's head in the sequence's first row.
+const float* first_key(const AttentionPart& part, const float* qkv) {
+  const AttentionShape& shape = *part.shape;
+  return qkv + static_cast<std::size_t>(part.sequence->row) * qkv_columns(shape) +
+         static_cast<std::size_t>(shape.heads + part.kv_head) * shape.head_dim;
+}
+
+AttentionTiles make_tiles(const AttentionPart& part, const float* qkv, AttentionScratch& scratch) {
   const int queries = part.rows * group_of(*part.shape), head_dim = part.shape->head_dim;
   const int stride = round_up(head_dim, kMaxLanes);
   const std::size_t floats = static_cast<std::size_t>(queries) * stride;
@@ -50,6 +57,8 @@ AttentionTiles make_tiles(const AttentionPart& part, AttentionScratch& scratch) 
   const AttentionTiles tiles = {.part = &part,
                                 .queries = queries,
                                 .stride = stride,
+                                .own_keys = part.stored ? nullptr : first_key(part, qkv),
+                                .own_columns = qkv_columns(*part.shape),
                                 .query = aligned(scratch.queries, floats),
                                 .sums = aligned(scratch.sums, floats),
                                 .softmax = scratch.softmax.data(),
@@ -83,18 +92,21 @@ void store_one(const AttentionPart& part, int position, const float* key, const 
 void store_keys_values(const AttentionPart& part, const float* qkv) {
   const AttentionShape& shape = *part.shape;
   for (int row = part.row; row < part.row + part.rows; ++row) {
-    const float* key = qkv + static_cast<std::size_t>(part.sequence->row + row) * qkv_columns(shape) +
-                       static_cast<std::size_t>(shape.heads + part.kv_head) * shape.head_dim;
+    const float* key = first_key(part, qkv) + static_cast<std::size_t>(row) * qkv_columns(shape);
     with_element(part.cache->dtype, [&]<class T>(T) {
       store_one<T>(part, part.sequence->start + row, key, key + shape.kv_heads * shape.head_dim);
     });
   }
 }
 
+bool sees_own_rows(const AttentionShape& shape, const SequenceRows& sequence, const KvCacheView& cache) {
+  return !shape.causal && sequence.start == 0 && cache.dtype == DType::kF32;
+}
+
 void attend(const AttentionPart& part, const float* qkv, std::byte* out, DType out_dtype, AttentionScratch& scratch,
             Isa isa) {
   const AttentionShape& shape = *part.shape;
-  const AttentionTiles tiles = make_tiles(part, scratch);
+  const AttentionTiles tiles = make_tiles(part, qkv, scratch);
   for (int i = 0; i < tiles.queries; ++i) {
     scale(qkv + query_offset(part, i, qkv_columns(shape)), shape.head_dim, shape.scale,
           tiles.query + static_cast<std::size_t>(i) * tiles.stride);

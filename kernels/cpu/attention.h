@@ -26,7 +26,12 @@ struct AttentionPart {
   int rows = 0;
   int next_kv_head = -1;         // this thread attends next for the same rows, so that it is prefetched; -1: none
   const float* sinks = nullptr;  // [heads] scores that belong to no key, or null
+  bool stored = true;            // in the cache are all keys and values that the rows see; else in qkv (sees_own_rows)
 };
+
+// Whether qkv has every key that the sequence's rows see, as the cache would have it, and no later pass sees them: they
+// need not be stored.
+bool sees_own_rows(const AttentionShape& shape, const SequenceRows& sequence, const KvCacheView& cache);
 
 // The running softmax of one query: the largest score so far and Σ exp(score - max).
 struct Softmax {
@@ -45,8 +50,8 @@ struct AttentionScratch {
 // Stores the part's keys and values from qkv [batch rows, (heads + 2 kv_heads) × head_dim] into the cache, converted.
 void store_keys_values(const AttentionPart& part, const float* qkv);
 
-// out [batch rows, heads × head_dim] (float32 or bfloat16): the part's rows and heads. All keys that the rows see must
-// have been stored.
+// out [batch rows, heads × head_dim] (float32 or bfloat16): the part's rows and heads. The bits do not depend on
+// part.stored.
 void attend(const AttentionPart& part, const float* qkv, std::byte* out, DType out_dtype, AttentionScratch& scratch,
             Isa isa = usable_isa());
 

@@ -4,7 +4,7 @@
 // A vector holds one element of as many keys as it has lanes, and a score is one chain over head_dim. For many queries
 // a KV tile's keys and values are widened to float32 first and lie side by side then, keys as [head_dim][kKvTile]: two
 // small matrix products with a softmax between. One query or a few (decoding) take them from the cache, in the same
-// order.
+// order. An encoder's come from the rows of its pass.
 #pragma once
 
 #include "kernels/cpu/attention.h"
@@ -20,12 +20,14 @@ struct AttentionTiles {
   const AttentionPart* part;
   int queries;  // of the part: rows × group; query i is row i / group, head i % group of those that share the key head
   int stride;   // of a query and of values: head_dim rounded up to kMaxLanes
-  float* query;      // [queries][stride], scaled
-  float* sums;       // [queries][stride] weighted values so far
-  Softmax* softmax;  // [queries]
-  float* keys;       // [head_dim][kKvTile] of the KV tile
-  float* values;     // [kKvTile][stride] of the KV tile
-  float* scores;     // [kMaxTile][kKvTile]
+  const float* own_keys;  // of the sequence's first row, others `own_columns` apart, values behind all heads' keys; or
+  int own_columns;        // null: keys and values are taken from the cache
+  float* query;           // [queries][stride], scaled
+  float* sums;            // [queries][stride] weighted values so far
+  Softmax* softmax;       // [queries]
+  float* keys;            // [head_dim][kKvTile] of the KV tile
+  float* values;          // [kKvTile][stride] of the KV tile
+  float* scores;          // [kMaxTile][kKvTile]
 };
 
 void attend_avx2(const AttentionTiles& tiles);

@@ -14,7 +14,7 @@ inline constexpr float kMinusInfinity = -__builtin_inff();
 inline int smaller(int a, int b) { return a < b ? a : b; }
 inline int larger(int a, int b) { return a > b ? a : b; }
 
-// Lanes: V, kCount; load, load_first, store, splat, add, sub, mul, div, fma, max, exp, sum_lanes, max_lanes;
+// Lanes: V, kCount; load, load_first, store, splat, add, sub, mul, div, fma, max, exp, sum_lanes, max_lanes, transpose;
 // Element<T>.
 // T: what the cache holds.
 template <class Lanes, class T>
@@ -37,7 +37,8 @@ class TiledAttention {
       : t_(tiles),
         cache_(*tiles.part->cache),
         head_dim_(tiles.part->shape->head_dim),
-        direct_(tiles.queries <= kDirectQueries && cache_.block_tokens % kLanes == 0 && head_dim_ % kMaxLanes == 0) {}
+        direct_(tiles.own_keys == nullptr && tiles.queries <= kDirectQueries && cache_.block_tokens % kLanes == 0 &&
+                head_dim_ % kMaxLanes == 0) {}
 
   void run() {
     const PositionRange first = seen_by(t_, 0), last = seen_by(t_, t_.queries - 1);
@@ -63,12 +64,41 @@ class TiledAttention {
   std::size_t half_elements() const { return cache_.kv_heads * head_elements(); }
 
   void stage(int grid, PositionRange tile) {
+    if (t_.own_keys != nullptr) return stage_own(grid, tile);
     for_each_run(tile, [&](int block, int in_block, int position, int count) {
       stage_keys(keys_of(block), in_block, count, t_.keys + position - grid);
     });
     for_each_run(tile, [&](int block, int in_block, int position, int count) {
       stage_values(values_of(block) + in_block * head_dim_, count, t_.values + (position - grid) * t_.stride);
     });
+  }
+
+  // From the rows of the pass, where a position is a row. Whole vectors of a tile, from positions before it on.
+  void stage_own(int grid, PositionRange tile) const {
+    const std::size_t columns = static_cast<std::size_t>(t_.own_columns);
+    const std::size_t to_values = static_cast<std::size_t>(cache_.kv_heads) * head_dim_;
+    for (int position = tile.begin - (tile.begin - grid) % kLanes; position < tile.end; position += kLanes) {
+      const int count = smaller(kLanes, tile.end - position);
+      const float* keys = t_.own_keys + position * columns;
+      stage_own_keys(keys, columns, count, t_.keys + position - grid);
+      for (int i = 0; i < count; ++i) {
+        stage_values(keys + i * columns + to_values, 1, t_.values + (position - grid + i) * t_.stride);
+      }
+    }
+  }
+
+  // `count` keys, at most a vector, become columns. What lies behind them is never used, so the last is there again.
+  void stage_own_keys(const float* keys, std::size_t columns, int count, float* to) const {
+    int d = 0;
+    for (; d + kLanes <= head_dim_; d += kLanes) {
+      V rows[kLanes];
+      for (int i = 0; i < kLanes; ++i) rows[i] = Lanes::load(keys + smaller(i, count - 1) * columns + d);
+      Lanes::transpose(rows);
+      for (int i = 0; i < kLanes; ++i) Lanes::store(to + (d + i) * kKvTile, rows[i]);
+    }
+    for (; d < head_dim_; ++d) {
+      for (int i = 0; i < count; ++i) to[d * kKvTile + i] = keys[i * columns + d];
+    }
   }
 
   // body(block, place in it, position, count) for the parts of `range` that lie in one block.
@@ -93,7 +123,8 @@ class TiledAttention {
     }
   }
 
-  void stage_values(const T* values, int count, float* to) const {
+  template <class Value>
+  void stage_values(const Value* values, int count, float* to) const {
     const int whole = head_dim_ / kLanes * kLanes;
     for (int i = 0; i < count; ++i, values += head_dim_, to += t_.stride) {
       for (int d = 0; d < whole; d += kLanes) Lanes::store(to + d, Lanes::load(values + d));

@@ -164,6 +164,26 @@ struct Lanes8 {
   static float first(V x) { return _mm256_cvtss_f32(x); }
   static float sum_lanes(V x) { return kernels::sum_lanes(x); }
   static float max_lanes(V x) { return kernels::max_lanes(x); }
+
+  // Row i becomes column i.
+  static void transpose(V (&rows)[kCount]) {
+    V pairs[kCount];
+    for (int i = 0; i < kCount; i += 2) {
+      pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+      pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+    V halves[kCount];  // half h of halves[4 i + j]: column 4 h + j of rows 4 i on
+    for (int i = 0; i < kCount; i += 4) {
+      halves[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+      halves[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
+      halves[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+      halves[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xee);
+    }
+    for (int j = 0; j < 4; ++j) {
+      rows[j] = _mm256_permute2f128_ps(halves[j], halves[4 + j], 0x20);
+      rows[4 + j] = _mm256_permute2f128_ps(halves[j], halves[4 + j], 0x31);
+    }
+  }
 };
 
 }  // namespace computron::kernels

@@ -67,6 +67,38 @@ struct Lanes16 {
     return _mm_cvtss_f32(_mm_max_ss(max, _mm_shuffle_ps(max, max, 1)));
   }
 
+  // Row i becomes column i.
+  static void transpose(V (&rows)[kCount]) {
+    V pairs[kCount], quarters[kCount];  // quarter q of quarters[4 i + j]: column 4 q + j of rows 4 i on
+    for (int i = 0; i < kCount; i += 2) {
+      pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+      pairs[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+    const auto low = [](V a, V b) {
+      return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+    };
+    const auto high = [](V a, V b) {
+      return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+    };
+    for (int i = 0; i < kCount; i += 4) {
+      quarters[i] = low(pairs[i], pairs[i + 2]);
+      quarters[i + 1] = high(pairs[i], pairs[i + 2]);
+      quarters[i + 2] = low(pairs[i + 1], pairs[i + 3]);
+      quarters[i + 3] = high(pairs[i + 1], pairs[i + 3]);
+    }
+    constexpr int kEven = 0x88, kOdd = 0xdd;  // of four quarters, of either operand
+    for (int j = 0; j < 4; ++j) {
+      const V even_a = _mm512_shuffle_f32x4(quarters[j], quarters[4 + j], kEven);
+      const V even_b = _mm512_shuffle_f32x4(quarters[8 + j], quarters[12 + j], kEven);
+      const V odd_a = _mm512_shuffle_f32x4(quarters[j], quarters[4 + j], kOdd);
+      const V odd_b = _mm512_shuffle_f32x4(quarters[8 + j], quarters[12 + j], kOdd);
+      rows[j] = _mm512_shuffle_f32x4(even_a, even_b, kEven);
+      rows[4 + j] = _mm512_shuffle_f32x4(odd_a, odd_b, kEven);
+      rows[8 + j] = _mm512_shuffle_f32x4(even_a, even_b, kOdd);
+      rows[12 + j] = _mm512_shuffle_f32x4(odd_a, odd_b, kOdd);
+    }
+  }
+
   // As exp of simd.h, 2^n by the processor's own scaling.
   static V exp(V x) {
     const V lowest = splat(-87.33654f), highest = splat(88.72283f);

@@ -388,6 +388,7 @@ struct CpuOps::AttentionCall {
   int layer;
   const float* sinks;
   Activations out;
+  bool stored = true;
 
   // body(part) for every head of `task`.
   template <class Body>
@@ -401,7 +402,8 @@ struct CpuOps::AttentionCall {
                                   .row = task.row,
                                   .rows = task.rows,
                                   .next_kv_head = head + 1 < task.kv_head_end ? head + 1 : -1,
-                                  .sinks = sinks});
+                                  .sinks = sinks,
+                                  .stored = stored});
     }
   }
 };
@@ -421,14 +423,18 @@ void CpuOps::attention(Stream& stream, const AttentionShape& shape, Activations 
 }
 
 // Where every sequence is in one task a head (decoding), the task that attends stores what only it reads, and one
-// parallel_for is enough.
-void CpuOps::run_attention(CpuContext& context, const AttentionCall& call) {
+// parallel_for is enough. An encoder stores nothing.
+void CpuOps::run_attention(CpuContext& context, AttentionCall call) {
   reserve_workspaces(context.threads());
-  const bool store_while_attending = cut_attention(call.shape, call.sequences, context.threads(), attention_tasks_);
+  call.stored = !std::ranges::all_of(call.sequences, [&](const SequenceRows& sequence) {
+    return kernels::sees_own_rows(call.shape, sequence, call.cache);
+  });
+  const bool in_one_task = cut_attention(call.shape, call.sequences, context.threads(), attention_tasks_);
+  const bool store_while_attending = call.stored && in_one_task;
   const int items = static_cast<int>(attention_tasks_.size());
   const float* qkv = f32_row(call.qkv, 0);
   using Part = kernels::AttentionPart;
-  if (!store_while_attending) {
+  if (call.stored && !in_one_task) {
     context.parallel_for(items, [&](int, int item) {
       call.for_each_part(attention_tasks_[static_cast<std::size_t>(item)],
                          [&](const Part& part) { kernels::store_keys_values(part, qkv); });

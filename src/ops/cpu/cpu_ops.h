@@ -82,7 +82,7 @@ class CpuOps final : public Ops {
   void reserve_workspaces(int threads);
   void run_gemm(CpuContext& context, const GemmCall& call);
   void run_gemm_task(CpuContext& context, int thread, const GemmCall& call, const GemmTask& task);
-  void run_attention(CpuContext& context, const AttentionCall& call);
+  void run_attention(CpuContext& context, AttentionCall call);
 
   CpuWeightFormat format_;
   GemmChoices choices_;
