@@ -238,6 +238,41 @@ TEST_P(AttentionTest, EveryInstructionSetMatchesWithTheSameBitsForAnyRows) {
   }
 }
 
+// An encoder's keys and values need not be in a cache, whose blocks are NaN here: lengths about vectors and KV tiles.
+TEST(AttentionKernels, AnEncoderSeesTheSameInItsRowsAsInACache) {
+  Bench bench(device_cases().front());
+  for (const AttentionShape& shape : {shape_of(4, 4, 32, false), shape_of(2, 2, 64, false), shape_of(6, 2, 20, false),
+                                      shape_of(4, 2, 40, false, 9), shape_of(2, 1, 64, false, 65, 2.5f)}) {
+    for (const int tokens : {1, 3, 15, 16, 17, 127, 128, 129, 300}) {
+      const Case c{shape};
+      const Cache stored(bench, c, tokens), empty(bench, c, tokens);
+      const Sequence sequence = random_sequence(shape, tokens, 5);
+      // Behind other rows of the pass, which are not its own.
+      Floats qkv(static_cast<std::size_t>(2 * qkv_columns(shape)), std::nanf("1"));
+      qkv.insert(qkv.end(), sequence.qkv.begin(), sequence.qkv.end());
+      const auto attend_from = [&](const Cache& cache, bool is_stored, kernels::Isa isa) {
+        const SequenceRows rows{2, tokens, 0, cache.blocks(1)};
+        Floats out(static_cast<std::size_t>(tokens + 2) * out_columns(shape));
+        kernels::AttentionScratch scratch;
+        for (int h = 0; h < shape.kv_heads; ++h) {
+          if (is_stored) kernels::store_keys_values({&shape, &cache.view(), &rows, 1, h, 0, tokens}, qkv.data());
+          for (int row = 0; row < tokens; row += 64) {
+            kernels::attend(
+                {&shape, &cache.view(), &rows, 1, h, row, std::min(64, tokens - row), -1, nullptr, is_stored},
+                qkv.data(), reinterpret_cast<std::byte*>(out.data()), DType::kF32, scratch, isa);
+          }
+        }
+        return out;
+      };
+      EXPECT_TRUE(kernels::sees_own_rows(shape, {2, tokens, 0, {}}, empty.view()));
+      for (const kernels::Isa isa : {kernels::Isa::kAvx2, kernels::usable_isa()}) {
+        expect_same(attend_from(empty, false, isa), attend_from(stored, true, isa),
+                    fmt::format("{}, {} tokens", describe(c), tokens));
+      }
+    }
+  }
+}
+
 TEST_P(AttentionTest, WritesBfloat16) {
   const Case c = {shape_of(4, 2, 20)};
   const Cache cache(bench_, c, 64);
