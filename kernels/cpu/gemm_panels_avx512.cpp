@@ -17,9 +17,6 @@ struct GemmLanes16 {
   static V multiply_add(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
 };
 
-// Rows of x that share what is widened for them: half the vectors of a block at a time.
-constexpr int kMostWidened = 12;
-
 struct F32Format : GemmLanes16 {
   static constexpr int kDepth = 1, kParts = 1, kMaxGroup = 6;
   using Unit = float;
@@ -30,7 +27,7 @@ struct F32Format : GemmLanes16 {
 };
 
 struct F16Format : GemmLanes16 {
-  static constexpr int kDepth = 1, kParts = 1, kMaxGroup = kMostWidened;
+  static constexpr int kDepth = 1, kParts = 1, kMaxGroup = 6;
   using Unit = std::uint16_t;
   template <int>
   static W load(const std::uint16_t* unit) {
@@ -38,9 +35,10 @@ struct F16Format : GemmLanes16 {
   }
 };
 
-// A pair of bfloat16: the first of them, and then the second, as the upper half of a float.
+// A pair of bfloat16: the first of them, and then the second, as the upper half of a float. More rows than six share
+// it, meeting half the vectors of a block at a time, since widening takes the pipes that multiply.
 struct Bf16Format : GemmLanes16 {
-  static constexpr int kDepth = 2, kParts = 2, kMaxGroup = kMostWidened;
+  static constexpr int kDepth = 2, kParts = 2, kMaxGroup = 12;
   using Unit = std::uint32_t;
   template <int kPart>
   static W load(const Unit* unit) {
