@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -93,6 +94,25 @@ std::map<std::size_t, Models> by_page_bytes(std::span<const ShapeLayouts> layout
   return members;
 }
 
+// Two models that have a matrix in common and pages of different sizes. Of vectors many are equal though their models
+// have nothing to do with each other: all ones, all zeros.
+std::optional<std::pair<std::uint32_t, std::uint32_t>> siblings_of_other_pages(
+    std::span<const ShapeLayouts> layouts, const GroupShape& shape, std::span<const CheckpointIndex> indices) {
+  const auto members = by_page_bytes(layouts, shape);
+  if (members.size() < 2) return std::nullopt;
+  std::map<Digest128, std::pair<std::size_t, std::uint32_t>> holders;  // of a matrix: pages of the first, and which
+  for (const auto& [page_bytes, of_size] : members) {
+    for (const std::uint32_t model : of_size) {
+      for (const auto& [name, tensor] : indices[model].tensors) {
+        if (tensor.shape.size() < 2 || tensor.digests.empty()) continue;
+        const auto holder = holders.try_emplace(tensor.digests.front(), page_bytes, model).first->second;
+        if (holder.first != page_bytes) return std::pair(holder.second, model);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 // Whether there are pages in slots, and whatever is in frames is shared.
 bool is_in_slots_alone(const std::vector<ShardLayout>& stages, const ShapeProfile& profile) {
   bool any = false, all = true;
@@ -146,17 +166,18 @@ ShapeLayouts with_contents(ShapeLayouts layouts, const CheckpointIndex& index) {
   return layouts;
 }
 
-std::string page_sizes_text(std::span<const ShapeLayouts> layouts, const std::vector<ModelProfile>& models) {
+std::string page_sizes_text(std::span<const ShapeLayouts> layouts, const std::vector<ModelProfile>& models,
+                            std::span<const CheckpointIndex> indices) {
   for (const GroupShape& shape : shapes_of(layouts)) {
-    const auto members = by_page_bytes(layouts, shape);
-    if (members.size() < 2) continue;
-    const auto text = [&](const auto& entry) {
-      return fmt::format("of {} ({})", format_size(entry.first), models[entry.second.front()].id);
+    const auto siblings = siblings_of_other_pages(layouts, shape, indices);
+    if (!siblings) continue;
+    const auto text = [&](std::uint32_t model) {
+      return fmt::format("of {} ({})", format_size(layouts[model].at(shape).front().page_bytes), models[model].id);
     };
     return fmt::format(
         "at tp {} x pp {} pages are {} and {}: what models with pages of different sizes have in common is not told "
         "(one --page-size for all)",
-        shape.tp, shape.pp, text(*members.begin()), text(*members.rbegin()));
+        shape.tp, shape.pp, text(siblings->first), text(siblings->second));
   }
   return {};
 }

@@ -21,8 +21,9 @@ ShapeLayouts with_contents(ShapeLayouts layouts, const CheckpointIndex& index);
 // the shapes of its profile. Pages of different sizes are never equal, nor are those that lie in adapter slots.
 void add_shared_parts(std::span<const ShapeLayouts> layouts, std::vector<ModelProfile>& models);
 
-// What to say where models have pages of different sizes on one shape, since each was in a job of its own, which chose
-// them: a job of all has one. Empty: on no shape.
-std::string page_sizes_text(std::span<const ShapeLayouts> layouts, const std::vector<ModelProfile>& models);
+// What to say where models that have a matrix in common have pages of different sizes on one shape, since each was in a
+// job of its own, which chose them: a job of all has one. Empty: there are none. `indices`: [model].
+std::string page_sizes_text(std::span<const ShapeLayouts> layouts, const std::vector<ModelProfile>& models,
+                            std::span<const CheckpointIndex> indices);
 
 }  // namespace computron

@@ -90,7 +90,7 @@ Prediction Rescoring::predict(const ModelPlacement& placement, std::span<const A
   part = played.size() == arrivals.size() ? "" : fmt::format(", the first {} requests", played.size());
   Prediction prediction = play(placement, played, played.size() == arrivals.size() ? duration_s : 0);
   if (evaluator_.problem().memory.swapping) return prediction;
-  prediction.swaps_per_s = 0;  // only the first fetches, which take no time
+  prediction.swaps_per_s = prediction.link_bytes_per_s = 0;  // only the first fetches, which take no time
   for (GroupPrediction& group : prediction.groups) group.swaps_per_s = 0;
   return prediction;
 }

@@ -71,6 +71,7 @@ ordered_json predicted_json(const std::vector<ModelProfile>& models, const Predi
                             {"p99_latency_s", prediction.p99_latency_s},
                             {"makespan_s", prediction.makespan_s},
                             {"swaps_per_s", prediction.swaps_per_s},
+                            {"link_bytes_per_s", prediction.link_bytes_per_s},
                             {"groups", ordered_json::array()},
                             {"models", ordered_json::object()}};
   for (const GroupPrediction& group : prediction.groups) predicted["groups"].push_back(to_json(group));
@@ -109,6 +110,7 @@ Prediction predict(PlacementEvaluator& evaluator, const ModelPlacement& placemen
   prediction.p99_latency_s = p99_of(outcomes);
   prediction.makespan_s = result.makespan_s;
   prediction.swaps_per_s = ratio(static_cast<double>(result.swaps), prediction.duration_s, 0);
+  prediction.link_bytes_per_s = ratio(result.swapped_bytes, prediction.duration_s, 0);
   for (std::size_t g = 0; g < placement.size(); ++g) {
     prediction.groups.push_back(predict_group(evaluator.problem(), placement[g], result, g, prediction.duration_s));
   }

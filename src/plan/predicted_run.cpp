@@ -80,6 +80,7 @@ Prediction predict(const std::vector<ModelProfile>& models, const ModelPlacement
                         .models = {}};
   const double all_s = prediction.duration_s;
   prediction.swaps_per_s = ratio(static_cast<double>(run.swaps), all_s, 0);
+  prediction.link_bytes_per_s = ratio(static_cast<double>(run.link_bytes), all_s, 0);
   for (std::size_t g = 0; g < placement.size(); ++g) {
     const VirtualRun::Group& group = run.groups[g];
     const Count& own = counts.by_group[g];

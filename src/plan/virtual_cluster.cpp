@@ -159,7 +159,7 @@ ShardLayout make_layout(const VirtualStage& stage) {
 int frames_of(std::int64_t bytes, std::int64_t page_bytes) {
   const std::int64_t frames = bytes / page_bytes;
   if (frames > kMostFrames) {
-    refuse(fmt::format("{} of memory are {} pages of {}: larger pages are needed",
+    refuse(fmt::format("{} of memory are {} pages of {}: larger pages are needed (--page-size)",
                        format_size(static_cast<std::size_t>(bytes)), frames,
                        format_size(static_cast<std::size_t>(page_bytes))));
   }
@@ -171,7 +171,8 @@ DividedPool pool_of(std::int64_t bytes, const SlotDemand& demand, std::int64_t p
   const DividedPool pool = divide_pool(frames_of(bytes, page_bytes), demand, page_bytes, slot_bytes);
   const auto text = [](std::int64_t size) { return format_size(static_cast<std::size_t>(size)); };
   if (pool.adapter_slots > kMostFrames) {
-    refuse(fmt::format("adapters lie in {} slots of {}: larger slots are needed", demand.all, text(slot_bytes)));
+    refuse(fmt::format("adapters lie in {} slots of {}: larger slots are needed (slot_bytes of the profiles)",
+                       demand.all, text(slot_bytes)));
   }
   if (pool.adapter_slots > 0 && pool.frames < 1) {
     throw ConfigError(fmt::format("simulate: {} of memory hold no page of {} beside {} slots of {} for adapters",
@@ -244,12 +245,12 @@ const ShardLayout* VirtualCluster::layout_of(const ModelProfile& model, const Sh
   pages_ += pages_of(known);
   if (pages_ > kMostPages) {
     const bool in_slots = known.slot_bytes > 0;
-    refuse(
-        fmt::format("stage {} of {} has {} pages, {} in {} of {}: more than {} with those before it; larger ones "
-                    "are needed",
-                    stage, model.id, pages_of(known), pages_of(own, in_slots ? slot_bytes : page_bytes),
-                    in_slots ? "slots" : "frames",
-                    format_size(static_cast<std::size_t>(in_slots ? slot_bytes : page_bytes)), kMostPages));
+    refuse(fmt::format(
+        "stage {} of {} has {} pages, {} in {} of {}: more than {} with those before it; larger ones "
+        "are needed ({})",
+        stage, model.id, pages_of(known), pages_of(own, in_slots ? slot_bytes : page_bytes),
+        in_slots ? "slots" : "frames", format_size(static_cast<std::size_t>(in_slots ? slot_bytes : page_bytes)),
+        kMostPages, in_slots ? "slot_bytes of the profiles" : "--page-size"));
   }
   entry->second = make_layout(known);
   return &entry->second;

@@ -63,6 +63,9 @@ class Simulation {
       for (Completion& completion : dispatcher_.take_completions()) run_.completions.push_back(std::move(completion));
     }
     run_.end_s = now_s_;
+    for (const VirtualMesh* mesh : meshes_) {
+      for (std::size_t stage = 0; stage < mesh->stages(); ++stage) run_.link_bytes += mesh->bytes(stage);
+    }
     if (times_ != nullptr) times_->all_s += clock_s() - start_s;
     return std::move(run_);
   }

@@ -1,7 +1,9 @@
 // computron plan, as a person runs it.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <csignal>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -240,6 +242,113 @@ TEST_F(PlanTest, TheBestPlacementsArePlayed) {
   EXPECT_THAT(five, HasSubstr("played: 5 placements, and the best of them again, in "));
   EXPECT_THAT(five, HasSubstr(", played pass by pass\n"));
   EXPECT_THAT(five, HasSubstr(", 0 swaps/s"));
+}
+
+// --- Siblings ---------------------------------------------------------------------------------------------------
+
+using Ids = std::vector<std::string>;
+
+// Models as files: a0 and a1 have the embedding and six of eight layers in common, the others have nothing. What they
+// take and share is measured; how long their passes are is said here, far less than a copy of a model takes.
+class PlanOfSiblings : public PlanTest {
+ protected:
+  PlanOfSiblings() {
+    write("config.json", R"({"model_type": "opt", "hidden_size": 64, "num_hidden_layers": 8, "ffn_dim": 96,
+      "num_attention_heads": 4, "vocab_size": 128, "max_position_embeddings": 64, "word_embed_proj_dim": 64,
+      "do_layer_norm_before": true})");
+    init("a0", {"--seed", "1"});
+    init("a1", {"--seed", "1", "--variant", "2", "--frozen-layers", "6"});
+    init("b", {"--seed", "3"});
+    init("c", {"--seed", "4"});
+    init("d", {"--seed", "5"});
+  }
+
+  // A file of profiles of four of them.
+  std::string measured(const Ids& ids) const {
+    const std::string written = file("profiles." + ids[1] + ".json");
+    Ids arguments = {
+        "profile",     "--shapes",        "1x1",     "--device",     "cpu",        "--threads", "1",
+        "--page-size", "32KiB",           "--coded", "off",          "--max-seqs", "1",         "--max-batch-tokens",
+        "4",           "--prompt-tokens", "4",       "--max-tokens", "1",          "--quiet",   "--output",
+        written};
+    for (const std::string& id : ids) arguments.insert(arguments.end(), {"--model", id + "=" + file(id + ".h5")});
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.errors;
+    json profiles = json::parse(read_file(written));
+    for (json& model : profiles["models"]) {
+      for (json& shape : model["shapes"]) {
+        shape["stage_s"] = {1e-3};
+        shape.erase("passes");
+      }
+    }
+    std::ofstream(written) << profiles.dump();
+    return written;
+  }
+
+  json planned(const std::string& profiles, const Ids& ids) const {
+    return outcome_of({"plan", "--ranks", "2", "--objective", "latency", "--host-memory", "1GB", "--output"}, profiles,
+                      ids);
+  }
+  // Bytes that links copy a second.
+  double moved(const std::string& profiles, const Ids& ids, const std::vector<Ids>& groups) const {
+    json placement = {{"groups", json::array()}};
+    for (const Ids& group : groups) placement["groups"].push_back({{"models", group}});
+    return outcome_of({"simulate", "--placement", write("given.json", placement.dump()), "--json"}, profiles,
+                      ids)["predicted"]["link_bytes_per_s"];
+  }
+
+  static std::vector<Ids> groups_of(const json& placement) {
+    std::vector<Ids> groups;
+    for (const json& group : placement["groups"]) groups.push_back(group["models"]);
+    return groups;
+  }
+
+ private:
+  void init(const std::string& id, Ids more) const {
+    more.insert(more.begin(), {"init", file(id + ".h5"), "--config", file("config.json")});
+    const Outcome made = run(more);
+    EXPECT_EQ(made.code, 0) << made.errors;
+  }
+
+  // Of two models that are asked for often and two that are so seldom, where a rank holds one and a half. `command`
+  // ends with the option of the file that it writes.
+  json outcome_of(Ids command, const std::string& profiles, const Ids& ids) const {
+    const json shape = json::parse(read_file(profiles))["models"][0]["shapes"][0];
+    const auto bytes = shape["frame_bytes"][0].get<std::int64_t>();
+    const double copy_s = 0.05;
+    const std::string written = file("out.json"), gbps = std::to_string(1e-9 * static_cast<double>(bytes) / copy_s);
+    command.insert(command.end(), {written,           profiles,      "--device-memory", std::to_string(bytes * 3 / 2),
+                                   "--link-gbps",     gbps,          "--model",         ids[0] + "=4",
+                                   "--model",         ids[1] + "=4", "--model",         ids[2] + "=1",
+                                   "--model",         ids[3] + "=1", "--duration",      "60",
+                                   "--prompt-tokens", "4",           "--max-tokens",    "1",
+                                   "--quiet"});
+    const Outcome outcome = run(command);
+    EXPECT_EQ(outcome.code, 0) << outcome.errors;
+    return json::parse(read_file(written));
+  }
+};
+
+// The two that are asked for often take turns, so each has a rank, unless both fit one since they are siblings.
+TEST_F(PlanOfSiblings, PutsThemTogetherWhereThatSavesBytes) {
+  const Ids siblings = {"a0", "a1", "b", "c"}, strangers = {"a0", "d", "b", "c"};
+  const std::string of_siblings = measured(siblings), of_strangers = measured(strangers);
+  const json plan = planned(of_siblings, siblings);
+  const std::vector<Ids> together = {{"a0", "a1"}, {"b", "c"}}, apart = groups_of(planned(of_strangers, strangers));
+  EXPECT_EQ(groups_of(plan), together);
+  const auto has_both = [](const Ids& group) {
+    return std::ranges::count(group, "a0") + std::ranges::count(group, "d") == 2;
+  };
+  EXPECT_THAT(apart, Not(testing::Contains(testing::Truly(has_both))));
+
+  const auto renamed = [](std::vector<Ids> groups, const std::string& from, const std::string& to) {
+    for (Ids& group : groups) std::ranges::replace(group, from, to);
+    return groups;
+  };
+  const double moves = moved(of_siblings, siblings, together);
+  EXPECT_LT(moves, moved(of_siblings, siblings, renamed(apart, "d", "a1")) / 2);
+  EXPECT_GT(moved(of_strangers, strangers, renamed(together, "a1", "d")), moved(of_strangers, strangers, apart));
+  EXPECT_DOUBLE_EQ(plan["predicted"]["link_bytes_per_s"].get<double>(), moves) << "what was planned is what is played";
 }
 
 TEST_F(PlanTest, OptionsThatSayNothingAreRefused) {

@@ -49,6 +49,13 @@ ShardLayout stage_of(std::initializer_list<Page> pages, std::size_t page_bytes =
   return layout;
 }
 
+TensorEntry tensor_of(std::vector<std::size_t> shape, char holds) {
+  TensorEntry entry;
+  entry.shape = std::move(shape);
+  entry.digests = {digest128(std::as_bytes(std::span(&holds, 1)))};
+  return entry;
+}
+
 // Models of a job to be, and their profiles as measured.
 class SharedParts : public ::testing::Test {
  protected:
@@ -154,7 +161,17 @@ TEST_F(SharedParts, AreOfPagesOfOneSizeOnOneShape) {
   add({{kOne, {stage_of({{'x'}, {'1'}})}}});
   add({{kOne, {stage_of({{'x'}, {'2'}}, 2 * kPage)}}});
   add({{kRanks, {stage_of({{'x'}, {'3'}})}}});
-  EXPECT_THAT(page_sizes_text(layouts_, models_),
+  // The first two have a vector in common, the first and the third a matrix, of which one has another shape.
+  const auto index_of = [](char vector, char matrix) {
+    CheckpointIndex index;
+    index.tensors["v"] = tensor_of({8}, vector);
+    index.tensors["m"] = tensor_of({2, 4}, matrix);
+    return index;
+  };
+  std::vector<CheckpointIndex> indices = {index_of('0', 'x'), index_of('0', 'y'), index_of('1', 'x')};
+  EXPECT_EQ(page_sizes_text(layouts_, models_, indices), "") << "they are no siblings";
+  indices[1] = index_of('2', 'x');
+  EXPECT_THAT(page_sizes_text(layouts_, models_, indices),
               AllOf(HasSubstr("tp 1 x pp 1"), HasSubstr("1000 B (a)"), HasSubstr("1.95 KiB (b)")));
   share();
   for (const ModelProfile& model : models_) EXPECT_THAT(model.shapes.begin()->second.shared, IsEmpty()) << model.id;
@@ -164,7 +181,8 @@ TEST_F(SharedParts, AreOfPagesOfOneSizeOnOneShape) {
   EXPECT_THAT(parts(0), IsEmpty());
   EXPECT_EQ(parts(1).at(0).name, parts(3).at(0).name);
   layouts_.erase(layouts_.begin());
-  EXPECT_EQ(page_sizes_text(layouts_, models_), "");
+  indices = {3, index_of('0', 'x')};
+  EXPECT_EQ(page_sizes_text(layouts_, models_, indices), "");
 }
 
 TEST_F(SharedParts, TakeTheLinkBytesOfTheirPages) {

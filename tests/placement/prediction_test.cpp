@@ -68,6 +68,7 @@ TEST(Predict, CountsSwapsByGroup) {
   EXPECT_DOUBLE_EQ(told.groups[0].swaps_per_s, 0);
   EXPECT_DOUBLE_EQ(told.groups[1].swaps_per_s, .05);  // b is not there at first, and stays there
   EXPECT_DOUBLE_EQ(told.swaps_per_s, .05);
+  EXPECT_DOUBLE_EQ(told.link_bytes_per_s, .5);  // its ten bytes
 }
 
 TEST(PlacementFileOfAPlan, IsWhatAJobReads) {

@@ -284,6 +284,7 @@ TEST(PredictedRun, CountsWhatEndedAndWhere) {
   EXPECT_NEAR(prediction.p99_latency_s, 0.2, 1e-6);
   EXPECT_NEAR(prediction.makespan_s, 1.1, 1e-6);
   EXPECT_DOUBLE_EQ(prediction.duration_s, 10);
+  EXPECT_NEAR(prediction.link_bytes_per_s, (2 * kGB + 2 * kGB) / 10, 1) << "a rank's, and those of two stages";
   ASSERT_EQ(prediction.groups.size(), 2u);
   EXPECT_NEAR(prediction.groups[0].utilisation, 0.02, 1e-6);
   EXPECT_NEAR(prediction.groups[1].utilisation, 0.005, 1e-6);

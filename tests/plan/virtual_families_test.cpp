@@ -152,7 +152,9 @@ TEST(VirtualFamilies, AreRefusedWhereSlotsAreTooLargeOrTooMany) {
   large[1].shapes.begin()->second.stage_bytes = {1400 * kMB};
   EXPECT_THAT(refusal(large, 1, 2000 * kMB),
               AllOf(HasSubstr("stage 0 of adapter-1 has 1000000040 pages, 1000000000 in slots of 1 B"),
-                    HasSubstr("larger ones are needed")));
+                    HasSubstr("larger ones are needed (slot_bytes of the profiles)")));
+  EXPECT_THAT(refusal({member_of("whole", "", 0, std::int64_t{1} << 54)}, 0, 100 * kMB),
+              AllOf(HasSubstr("in frames of 9.54 MiB"), HasSubstr("larger ones are needed (--page-size)")));
 }
 
 // --- Passes with riders

@@ -141,6 +141,17 @@ TEST_F(CacheAllocatorTest, ACacheIsOffloadedWhereThatIsCheaper) {
   EXPECT_EQ(pool().cache_frames(1), 3);
 }
 
+// What was counted before, when nobody had asked for room.
+TEST_F(CacheAllocatorTest, AnOffloadedCacheIsInNobodysWay) {
+  make(/*frames=*/10, /*host_slots=*/5, /*link_bytes_per_s=*/1e12);
+  order({0, 1, 2});
+  report(1, begin(1, /*blocks=*/20));
+  EXPECT_EQ(caches_->blocks_beside_others(2), 3 * 8);
+  EXPECT_TRUE(caches_->allocate(0, 5 * 8));
+  ASSERT_TRUE(pool().offloaded(1));
+  EXPECT_EQ(caches_->blocks_beside_others(2), 6 * 8);
+}
+
 TEST_F(CacheAllocatorTest, ThoseThatRunLastAreEvictedFirstAndNoMoreThanItTakes) {
   make(/*frames=*/12);
   order({0, 2, 1});

@@ -31,6 +31,7 @@ struct Prediction {
   double mean_latency_s = 0, p99_latency_s = 0;  // of the served ones
   double makespan_s = 0;
   double swaps_per_s = 0;
+  double link_bytes_per_s = 0;          // copied over the links of one rank of each stage
   std::vector<GroupPrediction> groups;  // as placed
   std::vector<ModelPrediction> models;  // [model]
 };

@@ -35,6 +35,7 @@ struct VirtualRun {
   std::vector<SentStep> steps;          // empty unless they were to be kept
   std::vector<Group> groups;
   std::uint64_t swaps = 0;
+  std::uint64_t link_bytes = 0;  // that links of one rank of each stage were given
   double exposed_s = 0;
 };
 
