@@ -6,13 +6,14 @@
 #
 #   aarch64   Debian's cross-compiler, the libraries of an arm64 root that mmdebstrap makes, and qemu: unit tests, ranks of
 #             MPICH, and greedy tokens beside those of a program for this machine (PROGRAM=build/release/computron)
-#   clang     the newest Clang (CLANG=clang-19 names one): no warnings, all tests but long ones
+#   clang     the newest Clang (CLANG=clang-19 names one), or where there is none Clang 19 of the next Debian, in the root of
+#             gcc14: no warnings, all tests but long ones
 #   mpich     GCC and Debian's MPICH: tests of ranks and of whole jobs but what jobs/README.md says of Hydra, and Slurm's PMI2
 #   gcc14     GCC 14 with the libraries of the next Debian, in a root of it that mmdebstrap makes: part `here` within it
 #   deb       the .deb of CPack, installed in a bare root of this Debian by its apt: the program, doctor, quickstart there
 #   image     the steps of jobs/packages/computron.def, Apptainer's definition, in two plain roots of this Debian
 #   spack     the recipe of jobs/packages/spack, concretised by a Spack that is here
-#   here      what this system has: no warnings, unit tests. For a machine that is not in the table yet
+#   here      what this system has: no warnings, all tests but long ones. For a machine that is not in the table yet
 #
 #   BUILD     where it builds (build/portable), each part in its folder, with roots that stay there
 #   JOBS      files that are compiled, and tests that run, at a time (the number of cores)
@@ -82,16 +83,18 @@ allow_time() {
 
 version() { "$@" --version | grep -oE '[0-9]+\.[0-9]+(\.[0-9]+)?' | head -1; }
 
+readonly all_tests=(--label-exclude '^(long|portable|gpu)$')
 # The tests that need neither ranks nor another program, and those that convert what they read.
 readonly unit_tests=(--label-exclude '^(long|portable|gpu|emulated|mpi|slurm|netns)$'
   --exclude-regex '^(house_.*|install_test|h5py_test|program_test|image_test|refused_job.*)$')
 
 part_clang() {
   local clang="${CLANG:-$(compgen -c clang++- | grep -xE 'clang\+\+-[0-9]+' | sort -t- -k2n | tail -1 | sed 's/++//')}"
-  lacks clang "${clang:-clang++}" cmake ninja mpicxx && return 77
+  [ -n "$clang" ] || { in_next_debian clang clang; return; }
+  lacks clang "$clang" cmake ninja mpicxx && return 77
   local cxx="${clang/clang/clang++}"
   build clang -DCMAKE_C_COMPILER="$clang" -DCMAKE_CXX_COMPILER="$cxx" || return 1
-  check clang "Clang $(version "$cxx")" "Open MPI $(version mpirun)" x86-64 --label-exclude '^(long|portable|gpu)$'
+  check clang "Clang $(version "$cxx")" "Open MPI $(version mpirun)" x86-64 "${all_tests[@]}"
 }
 
 part_mpich() {
@@ -109,22 +112,24 @@ part_here() {
   lacks here c++ mpicxx cmake ninja && return 77
   build here || return 1
   check here "$(c++ --version | sed -n '1s/c++ (Debian [^)]*)/GCC/p;1s/^.*clang version/Clang/p')" \
-    "$(mpirun --version 2>&1 | sed -n '1s/mpirun (Open MPI)/Open MPI/p')" "$(uname -m), unit tests" "${unit_tests[@]}"
+    "$(mpirun --version 2>&1 | sed -n '1s/mpirun (Open MPI)/Open MPI/p')" "$(uname -m)" "${all_tests[@]}"
 }
 
-# enter ROOT COMMAND...: within that root, where this tree has the name that it has here.
+# enter ROOT COMMAND...: within that root, where this tree, and what git has of it elsewhere, have the names that they have here.
 enter() {
-  local root="$1"
+  local root="$1" git
   shift
-  mkdir -p "$root$PWD" "$root$build"
+  git="$(git rev-parse --path-format=absolute --git-common-dir 2>/dev/null || echo "$PWD")"
+  mkdir -p "$root$PWD" "$root$build" "$root$git"
   cp /etc/resolv.conf /etc/hosts "$root/etc/"
   # shellcheck disable=SC2016  # the inner shell expands it
-  "${run[@]}" unshare --mount --pid --fork bash -c 'root="$1" tree="$2" build="$3"
-    shift 3
+  "${run[@]}" unshare --mount --pid --fork bash -c 'root="$1" tree="$2" build="$3" git="$4"
+    shift 4
     mount -t proc none "$root/proc" && mount --rbind /dev "$root/dev" && mount -t tmpfs none "$root/dev/shm" &&
-      mount -t tmpfs none "$root/tmp" && mount --bind "$tree" "$root$tree" && mount --bind "$build" "$root$build" &&
+      mount --rbind /sys "$root/sys" && mount -t tmpfs none "$root/tmp" && mount --bind -o ro "$git" "$root$git" &&
+      mount --bind "$tree" "$root$tree" && mount --bind "$build" "$root$build" &&
       exec chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 bash -c "cd \"\$0\" && exec \"\$@\"" "$tree" "$@"' \
-    enter "$root" "$PWD" "$build" "$@"
+    enter "$root" "$PWD" "$build" "$git" "$@"
 }
 
 # make_root ROOT RELEASE ARGUMENTS_OF_MMDEBSTRAP...: a Debian of that release for this processor.
@@ -136,20 +141,23 @@ make_root() {
     { tail -3 "$root.log"; return 1; }
 }
 
-part_gcc14() {
-  lacks gcc14 mmdebstrap unshare && return 77
-  [ "$(id -u)" = 0 ] || { echo "portable: gcc14: SKIPPED: only root makes a root here"; return 77; }
-  local root="$build/trixie" packages log="$build/gcc14.log"
-  if [ ! -x "$root/usr/bin/g++" ]; then
+part_gcc14() { in_next_debian gcc14 here; }
+
+# in_next_debian PART ITS_PART: that part within a root of the next Debian, which is made once for all of them.
+in_next_debian() {
+  local part="$1" within="$2" root="$build/trixie" log="$build/$1.log" packages failed
+  lacks "$part" mmdebstrap unshare && return 77
+  [ "$(id -u)" = 0 ] || { echo "portable: $part: SKIPPED: only root makes a root here"; return 77; }
+  if [ ! -x "$root/usr/bin/clang++-19" ]; then
     eval "$(sed -n '/^packages=(/,/)$/p' jobs/build.sh)"  # what a build needs
-    packages="$(IFS=,; echo "${packages[*]},ccache,git")"
+    packages="$(IFS=,; echo "${packages[*]},ccache,clang-19,git,python3")"
     make_root "$root" trixie --variant=minbase --include="$packages" || return 1
   fi
-  mkdir -p "$build/gcc14"
-  enter "$root" env COMMIT="$(commit)" BUILD="$build/gcc14" JOBS="$jobs" SLOWER="$slower" jobs/portable.sh here >"$log" 2>&1
-  local failed=$?
+  mkdir -p "$build/$part"
+  enter "$root" env COMMIT="$(commit)" BUILD="$build/$part" JOBS="$jobs" SLOWER="$slower" jobs/portable.sh "$within" >"$log" 2>&1
+  failed=$?
   mapfile -O ${#rows[@]} -t rows < <(grep -E '^\| (GCC|Clang) ' "$log")
-  grep -vE '^\||^portable: here: passed' "$log"
+  grep -vE "^\\||^portable: $within: passed" "$log"
   return "$failed"
 }
 

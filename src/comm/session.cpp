@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -49,6 +51,20 @@ void end_alone_within(unsigned limit_s, ExitCode code) noexcept {
   chosen = static_cast<int>(code);
   std::signal(SIGALRM, [](int) { _exit(chosen); });
   alarm(limit_s);
+}
+
+// A launcher that is told of the end may kill ranks, as Hydra does, before it has read from their pipes what was wrong.
+// Who has not read within a second or two does not read.
+void let_errors_be_read() noexcept {
+  constexpr int kMostPolls = 1000;
+  constexpr useconds_t kPoll_us = 1000;
+  struct stat file {};
+  if (fstat(STDERR_FILENO, &file) != 0 || !S_ISFIFO(file.st_mode)) return;
+  for (int poll = 0; poll < kMostPolls; ++poll) {
+    int unread_bytes = 0;
+    if (ioctl(STDERR_FILENO, FIONREAD, &unread_bytes) != 0 || unread_bytes == 0) return;
+    usleep(kPoll_us);
+  }
 }
 
 }  // namespace
@@ -110,6 +126,7 @@ MpiSession::~MpiSession() {
 void MpiSession::abort(ExitCode code) noexcept {
   end_alone_within(kAbortLimit_s, code);
   std::fflush(nullptr);
+  let_errors_be_read();
   if (mpi_usable()) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   _exit(static_cast<int>(code));
 }

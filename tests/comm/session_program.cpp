@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "computron/comm/mpi.h"
 #include "computron/comm/tags.h"
@@ -48,6 +49,20 @@ void miss_the_end(int argc, char** argv) {
   MpiSession::finalize_within(0.5);
 }
 
+// Who reads what stderr is given does so after a while, and says on stdout that it is about to.
+void abort_unread() {
+  int ends[2] = {-1, -1};
+  if (pipe(ends) != 0) throw Error(ExitCode::kSystem, "no pipe");
+  dup2(ends[1], STDERR_FILENO);
+  std::thread([from = ends[0]] {
+    usleep(100'000);
+    char text[8] = {};
+    if (write(STDOUT_FILENO, "reads", 5) < 0 || read(from, text, sizeof text) < 0) _exit(1);
+  }).detach();
+  std::fputs("planted", stderr);
+  MpiSession::abort(kFailure);
+}
+
 // As where the launcher does not answer.
 bool abort_never_returns = false;
 
@@ -62,6 +77,7 @@ int run(int argc, char** argv) {
       abort_never_returns = true;
       fail(argc, argv, /*abort=*/true);
     }
+    if (way == "abort-unread") abort_unread();
     if (way == "abort-before-mpi") MpiSession::abort(kFailure);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
