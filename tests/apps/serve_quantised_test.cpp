@@ -51,8 +51,9 @@ class QuantisedSwap : public ::testing::TestWithParam<Mesh> {
                                           random_prompt(kModel, 1 + i * 7 % 31, i), 3,
                                           {{"logprobs", 3}, {"echo", i % 2 == 1}, {"ignore_eos", true}}));
     }
-    job.device_memory = fmt::format("{}KiB", frames * kPageKib);
-    job.page_size = fmt::format("{}KiB", kPageKib);
+    const int page_kib = kind == "values" ? 2 * kPageKib : kPageKib;  // which hold 64 rows of float32
+    job.device_memory = fmt::format("{}KiB", frames * page_kib);
+    job.page_size = fmt::format("{}KiB", page_kib);
     return job;
   }
 
