@@ -254,14 +254,15 @@ class PartlyResident : public Residency {
   // The pool holds one model and a half. A thread of copies that wakes up late, on a busy machine, begins behind the
   // passes that it was to copy beside: one run of several shows that it may.
   TracedRun run_with(const char* policy) const {
-    constexpr int kMostRuns = 5;
-    TracedRun partial;
-    for (int i = 0; i < kMostRuns && !partial.prefetched(); ++i) {
-      partial =
+    const auto run_once = [&] {
+      TracedRun partial =
           run(layout_.largest(0) * 3 / 2, asks_,
               {"--policy", policy, "--link-gbps", "0.1", "--max-seqs", "3", "--coded", "on", "--verify-swap", "every"});
       EXPECT_EQ(answers(partial.served.results), resident());
-    }
+      return partial;
+    };
+    TracedRun partial = run_once();
+    for (int more = 4; more > 0 && !partial.prefetched(); --more) partial = run_once();
     EXPECT_TRUE(partial.prefetched());
     return partial;
   }
