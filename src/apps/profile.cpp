@@ -381,7 +381,8 @@ ProfileFile profiles_of(const Session& session, const std::vector<ModelMeasureme
     std::erase_if(layouts.back(), [&](const auto& entry) { return !file.models[m].shapes.contains(entry.first); });
   }
   add_shared_parts(layouts, file.models);
-  if (const std::string text = page_sizes_text(layouts, file.models, session.indices); !text.empty()) say(session, text);
+  if (const std::string text = page_sizes_text(layouts, file.models, session.indices); !text.empty())
+    say(session, text);
   check_profiles(file.models);
   return file;
 }

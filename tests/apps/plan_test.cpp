@@ -265,7 +265,7 @@ class PlanOfSiblings : public PlanTest {
 
   // A file of profiles of four of them.
   std::string measured(const Ids& ids) const {
-    const std::string written = file("profiles." + ids[1] + ".json");
+    std::string written = file("profiles." + ids[1] + ".json");
     Ids arguments = {
         "profile",     "--shapes",        "1x1",     "--device",     "cpu",        "--threads", "1",
         "--page-size", "32KiB",           "--coded", "off",          "--max-seqs", "1",         "--max-batch-tokens",
