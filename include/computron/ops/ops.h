@@ -275,9 +275,9 @@ class Ops {
   // out[r, heads × head_dim] = attention of row r over its sequence's keys up to its own position, or, where the shape
   // is not causal, over all of them, this pass's included: those of `qkv` [rows, (heads + 2 kv_heads) × head_dim]
   // (q | k | v, f32), and what earlier passes put into the cache. The pass's keys and values go there, too, but that a
-  // device may leave it out where the shape is not causal and a sequence begins: it has no later pass. sinks [heads], or
-  // absent: a score of each query head that belongs to no key, whose exponential joins the sum that the softmax divides
-  // by (Xiao et al. 2024).
+  // device may leave it out where the shape is not causal and a sequence begins: it has no later pass. sinks [heads],
+  // or absent: a score of each query head that belongs to no key, whose exponential joins the sum that the softmax
+  // divides by (Xiao et al. 2024).
   virtual void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows> sequences,
                          const KvCacheView& cache, int layer, Vector sinks, Activations out) = 0;
   // The top-k with log-sum-exp of each slice of each row of logits [rows, columns] (f32), out[row × slices + slice].
