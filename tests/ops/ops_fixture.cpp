@@ -48,7 +48,7 @@ double narrow_tolerance(DType dtype) {
 }
 
 double accumulated_tolerance(const DeviceTraits& traits, DType weight) {
-  return traits.host_memory || weight == DType::kF32 ? 3e-6 : 2e-5;  // chains of up to 2,304 sums
+  return traits.host_memory || weight == DType::kF32 ? 2e-6 : 2e-5;
 }
 
 double attended_tolerance(const DeviceTraits& traits, DType cache) {
