@@ -21,7 +21,7 @@ namespace {
 constexpr int kAheadBytes[] = {256, 128, 512, 1024, 4096};
 constexpr int kSliceBytes[] = {128 << 10, 32 << 10, 512 << 10};
 constexpr int kAgainBytes[] = {16 << 10, 4 << 10};
-constexpr int kCodesAheadBytes[] = {3072, 1024, 2048, 4096};
+constexpr int kCodesAheadBytes[] = {3072, 1024, 2048, 4096, 6144};
 static_assert(PanelBlocking{kAheadBytes[0], kSliceBytes[0], kAgainBytes[0], kCodesAheadBytes[0]} == PanelBlocking{});
 
 using Choices = std::vector<GemmChoice>;
