@@ -6,8 +6,8 @@
 #
 #   aarch64   Debian's cross-compiler, the libraries of an arm64 root that mmdebstrap makes, and qemu: unit tests, ranks of
 #             MPICH, and greedy tokens beside those of a program for this machine (PROGRAM=build/release/computron)
-#   clang     the newest Clang (CLANG=clang-19 names one), or where there is none Clang 19 of the next Debian, in the root of
-#             gcc14: no warnings, all tests but long ones
+#   clang     the newest Clang from 16 on (CLANG=clang-19 names one), or where there is none Clang 19 of the next Debian, in
+#             the root of gcc14: no warnings, all tests but long ones
 #   mpich     GCC and Debian's MPICH: tests of ranks and of whole jobs but what jobs/README.md says of Hydra, and Slurm's PMI2
 #   gcc14     GCC 14 with the libraries of the next Debian, in a root of it that mmdebstrap makes: part `here` within it
 #   deb       the .deb of CPack, installed in a bare root of this Debian by its apt: the program, doctor, quickstart there
@@ -89,7 +89,7 @@ readonly unit_tests=(--label-exclude '^(long|portable|gpu|emulated|mpi|slurm|net
   --exclude-regex '^(house_.*|install_test|h5py_test|program_test|image_test|refused_job.*)$')
 
 part_clang() {
-  local clang="${CLANG:-$(compgen -c clang++- | grep -xE 'clang\+\+-[0-9]+' | sort -t- -k2n | tail -1 | sed 's/++//')}"
+  local clang="${CLANG:-$(compgen -c clang++- | grep -xE 'clang\+\+-[0-9]+' | sort -t- -k2n | awk -F- '$2 >= 16' | tail -1 | sed 's/++//')}"
   [ -n "$clang" ] || { in_next_debian clang clang; return; }
   lacks clang "$clang" cmake ninja mpicxx && return 77
   local cxx="${clang/clang/clang++}"
