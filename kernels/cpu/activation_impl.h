@@ -11,8 +11,8 @@ namespace {
 
 inline constexpr float kSqrtHalf = 0.70710678f;
 
-// L: V, kCount; load, load_first, store, store_first of float and Bf16; splat, add, sub, mul, div, fma, max, min, exp;
-// negate, magnitude, sign_bits, with_bits, by_sign.
+// L: V, kCount; load, load_first, store, store_first of float and Bf16; splat, add, sub, mul, div, fma, max, min, exp,
+// exp_below_88; negate, magnitude, sign_bits, with_bits, by_sign.
 template <class L>
 struct WideActivations {
   using V = typename L::V;
@@ -36,7 +36,7 @@ struct WideActivations {
                           1.00002368f, -1.26551223f}) {
       p = L::fma(p, t, L::splat(c));
     }
-    return L::mul(t, L::exp(L::fma(L::negate(x), x, p)));
+    return L::mul(t, L::exp_below_88(L::fma(L::negate(x), x, p)));
   }
 
   // x (1 + erf(x / sqrt 2)) / 2, and 1 + erf(z) = erfc(-z).
@@ -49,7 +49,7 @@ struct WideActivations {
 
   // (1 - e^-2|x|) / (1 + e^-2|x|) with the sign of x.
   static V tanh(V x) {
-    const V e = L::exp(L::mul(L::magnitude(x), L::splat(-2)));
+    const V e = L::exp_below_88(L::mul(L::magnitude(x), L::splat(-2)));
     return L::with_bits(L::div(L::sub(L::splat(1), e), L::add(L::splat(1), e)), L::sign_bits(x));
   }
 

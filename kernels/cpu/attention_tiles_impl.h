@@ -14,9 +14,8 @@ inline constexpr float kMinusInfinity = -__builtin_inff();
 inline int smaller(int a, int b) { return a < b ? a : b; }
 inline int larger(int a, int b) { return a > b ? a : b; }
 
-// Lanes: V, kCount; load, load_first, store, splat, add, sub, mul, div, fma, max, exp, sum_lanes, max_lanes, transpose;
-// Element<T>.
-// T: what the cache holds.
+// Lanes: V, kCount; load, load_first, store, splat, add, sub, mul, div, fma, max, exp, exp_below_88, sum_lanes,
+// max_lanes, transpose; Element<T>. T: what the cache holds.
 template <class Lanes, class T>
 class TiledAttention {
   using V = typename Lanes::V;
@@ -155,14 +154,15 @@ class TiledAttention {
     }
   }
 
-  void prefetch(std::size_t bytes) {
+  // Inline: around a call in their loops sums would be stored and loaded with each step.
+  __attribute__((always_inline)) void prefetch(std::size_t bytes) {
     for (std::size_t i = 0; i < bytes; i += kLine, ahead_.at += kLine) {
       if (ahead_.at >= ahead_.stop && !next_block_ahead()) return;
       __builtin_prefetch(ahead_.at);
     }
   }
 
-  bool next_block_ahead() {
+  __attribute__((always_inline)) bool next_block_ahead() {
     if (ahead_.block >= ahead_.end) return false;
     const T* keys = head_in(ahead_.block++, ahead_.kv_head);
     ahead_.at = reinterpret_cast<const char*>(ahead_.half == Half::kKeys ? keys : keys + half_elements());
@@ -186,10 +186,9 @@ class TiledAttention {
     const PositionRange first = seen_by(t_, i), last = seen_by(t_, i + kQueries - 1);
     const PositionRange seen{larger(tile.begin, first.begin) - grid, smaller(tile.end, last.end) - grid};
     if (seen.empty()) return kQueries;
-    const int begin = seen.begin / (kVectors * kLanes) * kVectors * kLanes;
-    int end = begin;
+    const int begin = seen.begin / kLanes * kLanes;
     if (direct_ && i == 0) look_ahead(Half::kValues, t_.part->kv_head, {grid + seen.begin, grid + seen.end});
-    for (; end < seen.end; end += kVectors * kLanes) score_columns<kQueries, kVectors>(i, end, grid, grid + seen.end);
+    const int end = score_all<kQueries, kVectors>(i, {begin, seen.end}, grid);
     for (int q = 0; q < kQueries; ++q) update_softmax(i + q, grid, {begin, end}, t_.scores + q * kKvTile);
     if (!direct_) {
       accumulate_pv<kQueries>(i, seen, t_.values + seen.begin * t_.stride, t_.stride);
@@ -201,6 +200,17 @@ class TiledAttention {
       accumulate_pv<kQueries>(i, {column, column + count}, values_of(block) + in_block * head_dim_, head_dim_);
     });
     return kQueries;
+  }
+
+  // Of whole vectors, kVectors together and then fewer; returns where they end.
+  template <int kQueries, int kVectors>
+  int score_all(int i, PositionRange columns, int grid) {
+    int column = columns.begin;
+    for (; columns.end - column > (kVectors - 1) * kLanes; column += kVectors * kLanes) {
+      score_columns<kQueries, kVectors>(i, column, grid, grid + columns.end);
+    }
+    if constexpr (kVectors > 1) return score_all<kQueries, kVectors / 2>(i, {column, columns.end}, grid);
+    return column;
   }
 
   // Keys of kVectors vectors from `column` on, where they lie; positions from `end` on exist nowhere, any others do.
@@ -261,13 +271,16 @@ class TiledAttention {
     const float max = Lanes::max_lanes(largest);
     V sums = Lanes::splat(0);
     for (int c = whole.begin; c < whole.end; c += kLanes) {
-      const V weight = Lanes::exp(Lanes::sub(Lanes::load(scores + c), Lanes::splat(max)));
+      const V weight = Lanes::exp_below_88(Lanes::sub(Lanes::load(scores + c), Lanes::splat(max)));
       Lanes::store(scores + c, weight);
       sums = Lanes::add(sums, weight);
     }
-    const float factor = Lanes::first(Lanes::exp(Lanes::splat(softmax.max - max)));
-    softmax.sum = softmax.sum * factor + Lanes::sum_lanes(sums);
-    if (max != softmax.max) scale(t_.sums + static_cast<std::size_t>(i) * t_.stride, factor);
+    if (max != softmax.max && softmax.sum != 0) {
+      const float factor = Lanes::first(Lanes::exp_below_88(Lanes::splat(softmax.max - max)));
+      softmax.sum *= factor;
+      scale(t_.sums + static_cast<std::size_t>(i) * t_.stride, factor);
+    }
+    softmax.sum += Lanes::sum_lanes(sums);
     softmax.max = max;
   }
 

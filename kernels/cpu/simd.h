@@ -97,19 +97,26 @@ inline float max_lanes(F8 x) {
   return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
 }
 
-// e^x within 2 units in the last place; 0 below -87.3, infinity above 88.7, NaN for NaN. After the Cephes library's
-// expf: x = n ln 2 + r with |r| <= ln 2 / 2, and a polynomial of degree 7 in r.
-inline F8 exp(F8 x) {
-  const F8 lowest = splat(-87.33654f);
-  const F8 highest = splat(88.72283f);
-  const F8 clamped = min(highest, max(lowest, x));
-  const F8 n = _mm256_round_ps(mul(clamped, splat(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const F8 r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), clamped));
+inline constexpr float kLowestOfExp = -87.33654f;
+
+// e^r of x = n ln 2 + r, |r| <= ln 2 / 2: a polynomial of degree 7.
+inline F8 exp_of_rest(F8 x, F8 n) {
+  const F8 r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), x));
   F8 p = splat(1.9875691500e-4f);
   for (const float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f}) {
     p = fma(p, r, splat(c));
   }
-  p = add(fma(p, mul(r, r), r), splat(1.0f));
+  return add(fma(p, mul(r, r), r), splat(1.0f));
+}
+
+// e^x within 2 units in the last place; 0 below -87.3, infinity above 88.7, NaN for NaN. After the Cephes library's
+// expf.
+inline F8 exp(F8 x) {
+  const F8 lowest = splat(kLowestOfExp);
+  const F8 highest = splat(88.72283f);
+  const F8 clamped = min(highest, max(lowest, x));
+  const F8 n = _mm256_round_ps(mul(clamped, splat(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const F8 p = exp_of_rest(clamped, n);
   // 2^n in two factors, since n reaches 128.
   const __m256i half = _mm256_srai_epi32(_mm256_cvtps_epi32(n), 1);
   const __m256i rest = _mm256_sub_epi32(_mm256_cvtps_epi32(n), half);
@@ -119,6 +126,14 @@ inline F8 exp(F8 x) {
   const F8 value = mul(mul(p, power(half)), power(rest));
   const F8 capped = _mm256_blendv_ps(value, splat(__builtin_inff()), _mm256_cmp_ps(x, highest, _CMP_GT_OQ));
   return _mm256_andnot_ps(_mm256_cmp_ps(x, lowest, _CMP_LT_OQ), capped);
+}
+
+// exp(x), bit for bit, for x < 88 and NaN.
+inline F8 exp_below_88(F8 x) {
+  const F8 n = _mm256_round_ps(mul(x, splat(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+  const F8 value = mul(exp_of_rest(x, n), _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
+  return _mm256_andnot_ps(_mm256_cmp_ps(x, splat(kLowestOfExp), _CMP_LT_OQ), value);
 }
 
 // These vectors, for what is written once for all widths (Lanes16 of simd512.h is the other).
@@ -161,6 +176,7 @@ struct Lanes8 {
   // `negative` where x has its sign bit.
   static V by_sign(V x, V negative, V otherwise) { return _mm256_blendv_ps(otherwise, negative, x); }
   static V exp(V x) { return kernels::exp(x); }
+  static V exp_below_88(V x) { return kernels::exp_below_88(x); }
   static float first(V x) { return _mm256_cvtss_f32(x); }
   static float sum_lanes(V x) { return kernels::sum_lanes(x); }
   static float max_lanes(V x) { return kernels::max_lanes(x); }
