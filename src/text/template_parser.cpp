@@ -480,7 +480,7 @@ class Parser {
       if (peek().kind == Token::Kind::kName && is_sign("=", 1)) {
         std::string parameter = name();
         next();
-        call.named.emplace_back(std::move(parameter), expression());
+        call.named.push_back({std::move(parameter), expression()});
       } else {
         call.items.push_back(expression());
       }

@@ -12,6 +12,7 @@
 namespace computron::jinja {
 
 struct Expression;
+struct NamedExpression;
 using Expressions = std::vector<Expression>;
 
 struct Expression {
@@ -38,7 +39,12 @@ struct Expression {
   std::string name{};
   Value value{};
   Expressions items{};
-  std::vector<std::pair<std::string, Expression>> named{};
+  std::vector<NamedExpression> named{};
+};
+
+struct NamedExpression {
+  std::string name;
+  Expression value;
 };
 
 struct Statement;
