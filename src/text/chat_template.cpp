@@ -228,7 +228,7 @@ class Renderer {
 
   Arguments arguments_of(const Expression& e, std::size_t begin) {
     Arguments arguments{.values = values_of(e.items, begin), .named = {}};
-    for (const auto& [name, given] : e.named) put(arguments.named, name, value_of(given));
+    for (std::size_t i = 0; i < e.named.size(); ++i) put(arguments.named, e.names[i], value_of(e.named[i]));
     return arguments;
   }
 

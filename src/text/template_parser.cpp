@@ -480,7 +480,8 @@ class Parser {
       if (peek().kind == Token::Kind::kName && is_sign("=", 1)) {
         std::string parameter = name();
         next();
-        call.named.push_back({std::move(parameter), expression()});
+        call.names.push_back(std::move(parameter));
+        call.named.push_back(expression());
       } else {
         call.items.push_back(expression());
       }

@@ -4,7 +4,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "src/text/template_value.h"
@@ -12,7 +11,6 @@
 namespace computron::jinja {
 
 struct Expression;
-struct NamedExpression;
 using Expressions = std::vector<Expression>;
 
 struct Expression {
@@ -39,12 +37,8 @@ struct Expression {
   std::string name{};
   Value value{};
   Expressions items{};
-  std::vector<NamedExpression> named{};
-};
-
-struct NamedExpression {
-  std::string name;
-  Expression value;
+  std::vector<std::string> names{};  // of named...
+  Expressions named{};
 };
 
 struct Statement;
