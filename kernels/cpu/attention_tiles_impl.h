@@ -154,7 +154,7 @@ class TiledAttention {
     }
   }
 
-  // Inline: around a call in their loops sums would be stored and loaded with each step.
+  // A call in the loops would make the compiler spill the sums at every step.
   __attribute__((always_inline)) void prefetch(std::size_t bytes) {
     for (std::size_t i = 0; i < bytes; i += kLine, ahead_.at += kLine) {
       if (ahead_.at >= ahead_.stop && !next_block_ahead()) return;
@@ -202,20 +202,21 @@ class TiledAttention {
     return kQueries;
   }
 
-  // Of whole vectors, kVectors together and then fewer; returns where they end.
+  // Scores `columns` in whole vectors, kVectors at once and then fewer, none of which begins behind them; returns where
+  // the last one ends.
   template <int kQueries, int kVectors>
   int score_all(int i, PositionRange columns, int grid) {
     int column = columns.begin;
     for (; columns.end - column > (kVectors - 1) * kLanes; column += kVectors * kLanes) {
-      score_columns<kQueries, kVectors>(i, column, grid, grid + columns.end);
+      score_columns<kQueries, kVectors>(i, column, grid);
     }
     if constexpr (kVectors > 1) return score_all<kQueries, kVectors / 2>(i, {column, columns.end}, grid);
     return column;
   }
 
-  // Keys of kVectors vectors from `column` on, where they lie; positions from `end` on exist nowhere, any others do.
+  // By keys of kVectors vectors from `column` on, where they lie.
   template <int kQueries, int kVectors>
-  void score_columns(int i, int column, int grid, int end) {
+  void score_columns(int i, int column, int grid) {
     if (!direct_) {
       const float* keys[kVectors];
       for (int v = 0; v < kVectors; ++v) keys[v] = t_.keys + column + v * kLanes;
@@ -223,7 +224,7 @@ class TiledAttention {
     }
     const T* keys[kVectors];
     for (int v = 0; v < kVectors; ++v) {
-      const int position = smaller(grid + column + v * kLanes, (end - 1) / kLanes * kLanes);
+      const int position = grid + column + v * kLanes;
       keys[v] = keys_of(position / cache_.block_tokens) + position % cache_.block_tokens;
     }
     score<kQueries>(i, column, keys, cache_.block_tokens);
@@ -275,10 +276,10 @@ class TiledAttention {
       Lanes::store(scores + c, weight);
       sums = Lanes::add(sums, weight);
     }
-    if (max != softmax.max && softmax.sum != 0) {
+    if (softmax.sum != 0) {  // else nothing has been weighted yet
       const float factor = Lanes::first(Lanes::exp_below_88(Lanes::splat(softmax.max - max)));
       softmax.sum *= factor;
-      scale(t_.sums + static_cast<std::size_t>(i) * t_.stride, factor);
+      if (max != softmax.max) scale(t_.sums + static_cast<std::size_t>(i) * t_.stride, factor);
     }
     softmax.sum += Lanes::sum_lanes(sums);
     softmax.max = max;

@@ -48,8 +48,7 @@ class RunScales {
 
   const std::byte* codes_at(int k) const { return block_ + e_.layout.codes_at(k); }
   DType code_type() const { return e_.type.codes; }
-  // Of 11 bits at most.
-  bool has_short_scales() const { return e_.type.scales != DType::kF32 && !e_.type.has_factors(); }
+  bool has_short_scales() const { return kernels::has_short_scales(e_.type); }
   const float* scales() const { return scales_; }
 
   template <class Meanwhile>

@@ -11,9 +11,11 @@ namespace {
 
 using V = __m512;
 
-// How vectors of 16 codes of a pair of k become values. Scale: what 16 scales are to it. values<k, half>: those of
-// columns 32 half on and 32 half + 16 on, unless kInQuarters. takes(): whether the values are exact for these scales.
-// Codes of Expand512:
+// How codes of a pair of k become values, vectors of 16 at a time. Scale is what they need of 16 scales, and takes()
+// says whether the values are exact with those. values<k, half>() has the columns [32 half, 32 half + 32) of a k in two
+// vectors; with kInQuarters instead the vectors 2 half and 2 half + 1 of those that exchange_quarters() makes.
+//
+// Converted: codes as Expand512 makes floats of them, times scales.
 template <class Codes>
 class Converted {
  public:
@@ -65,7 +67,8 @@ class Placed {
   }
 
  private:
-  static constexpr float kMagic = 0x1p15f, kLargest = 0x1p112f;
+  static constexpr float kMagic = 0x1p15f;
+  static constexpr float kLargest = 0x1p112f;  // below it (2^15 + 128) × scale is finite
 
   static __m512i load(const std::byte* p) { return _mm512_xor_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(-128)); }
   template <int kVector>
@@ -83,20 +86,22 @@ class Placed {
 
 // Quarter j of vector i becomes quarter i of vector j.
 void exchange_quarters(V (&x)[4]) {
-  const V even = _mm512_shuffle_f32x4(x[0], x[1], 0x44), even_upper = _mm512_shuffle_f32x4(x[0], x[1], 0xee);
-  const V odd = _mm512_shuffle_f32x4(x[2], x[3], 0x44), odd_upper = _mm512_shuffle_f32x4(x[2], x[3], 0xee);
-  x[0] = _mm512_shuffle_f32x4(even, odd, 0x88);
-  x[1] = _mm512_shuffle_f32x4(even, odd, 0xdd);
-  x[2] = _mm512_shuffle_f32x4(even_upper, odd_upper, 0x88);
-  x[3] = _mm512_shuffle_f32x4(even_upper, odd_upper, 0xdd);
+  const V low_01 = _mm512_shuffle_f32x4(x[0], x[1], 0x44), high_01 = _mm512_shuffle_f32x4(x[0], x[1], 0xee);
+  const V low_23 = _mm512_shuffle_f32x4(x[2], x[3], 0x44), high_23 = _mm512_shuffle_f32x4(x[2], x[3], 0xee);
+  x[0] = _mm512_shuffle_f32x4(low_01, low_23, 0x88);
+  x[1] = _mm512_shuffle_f32x4(low_01, low_23, 0xdd);
+  x[2] = _mm512_shuffle_f32x4(high_01, high_23, 0x88);
+  x[3] = _mm512_shuffle_f32x4(high_01, high_23, 0xdd);
 }
 
 template <class Codes>
 class CodesGemmF32 {
+  static constexpr int kMostPlaced = 4;    // rows of x that gain by it
   static constexpr int kMostTogether = 6;  // rows of x that meet all columns of a block at once
   static constexpr int kMostInTurns = 12;  // that meet one half of them at once
   static constexpr int kSliceDepth = 64;   // of what is expanded
   static constexpr int kNearBytes = 1024;  // ahead in the first cache
+  static constexpr std::size_t kLine = 64;
 
  public:
   explicit CodesGemmF32(const PanelCall& call)
@@ -121,9 +126,8 @@ class CodesGemmF32 {
       if (rows > kRows) return run_group<kRows + 1>(rows, block, m, tile);
     }
     const float* x = reinterpret_cast<const float*>(call_.x) + m * depth_;
-    if constexpr (std::is_same_v<Codes, Expand512::Int8> && kRows <= kMostTogether) {
-      const bool of_few_bits = !e_.type.has_factors() && e_.type.scales != DType::kF32;
-      if (of_few_bits) return multiply<Placed, kRows, 0, 2>(block, x, tile);
+    if constexpr (std::is_same_v<Codes, Expand512::Int8> && kRows <= kMostPlaced) {
+      if (has_short_scales(e_.type)) return multiply<Placed, kRows, 0, 2>(block, x, tile);
     }
     if constexpr (kRows <= kMostTogether) {
       multiply<Converted<Codes>, kRows, 0, 2>(block, x, tile);
@@ -216,14 +220,12 @@ class CodesGemmF32 {
   }
 
   // Memory for the line that is so far ahead of `p`: into the second cache, and from there into the first.
-  // Inline: the compiler leaves calls out that do nothing else.
+  // GCC 12 removes calls of a function that only prefetches, unless it is inlined.
   __attribute__((always_inline)) void ask(const std::byte* p) const {
     const char* line = reinterpret_cast<const char*>(p);
     _mm_prefetch(line + call_.blocking.codes_ahead_bytes, _MM_HINT_T1);
     _mm_prefetch(line + kNearBytes, _MM_HINT_T0);
   }
-
-  static constexpr std::size_t kLine = 64;
 
   const PanelCall& call_;
   const Expansion& e_;

@@ -60,6 +60,9 @@ struct QuantisedLayout {
   }
 };
 
+// Scales of at most 11 significant bits: a code of eight bits times one is exact in float32.
+constexpr bool has_short_scales(const WeightType& type) { return type.scales != DType::kF32 && !type.has_factors(); }
+
 // As pack() and pack_scales() of pack.h.
 void pack_codes(std::byte* packed, int depth, const WeightType& type, int row, int rows, int column, int columns,
                 const std::byte* source, std::size_t row_stride, std::size_t column_stride);

@@ -100,7 +100,7 @@ inline float max_lanes(F8 x) {
 inline constexpr float kLowestOfExp = -87.33654f;
 
 // e^r of x = n ln 2 + r, |r| <= ln 2 / 2: a polynomial of degree 7.
-inline F8 exp_of_rest(F8 x, F8 n) {
+inline F8 exp_of_remainder(F8 x, F8 n) {
   const F8 r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), x));
   F8 p = splat(1.9875691500e-4f);
   for (const float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f}) {
@@ -116,7 +116,7 @@ inline F8 exp(F8 x) {
   const F8 highest = splat(88.72283f);
   const F8 clamped = min(highest, max(lowest, x));
   const F8 n = _mm256_round_ps(mul(clamped, splat(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const F8 p = exp_of_rest(clamped, n);
+  const F8 p = exp_of_remainder(clamped, n);
   // 2^n in two factors, since n reaches 128.
   const __m256i half = _mm256_srai_epi32(_mm256_cvtps_epi32(n), 1);
   const __m256i rest = _mm256_sub_epi32(_mm256_cvtps_epi32(n), half);
@@ -132,7 +132,7 @@ inline F8 exp(F8 x) {
 inline F8 exp_below_88(F8 x) {
   const F8 n = _mm256_round_ps(mul(x, splat(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-  const F8 value = mul(exp_of_rest(x, n), _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
+  const F8 value = mul(exp_of_remainder(x, n), _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
   return _mm256_andnot_ps(_mm256_cmp_ps(x, splat(kLowestOfExp), _CMP_LT_OQ), value);
 }
 

@@ -8,6 +8,21 @@
 namespace computron::kernels {
 namespace {
 
+inline constexpr float kLowestOfExp16 = -87.33654f;
+
+inline __mmask16 first_lanes(int count) { return static_cast<__mmask16>((1u << count) - 1); }
+
+// As exp_of_remainder of simd.h.
+inline __m512 exp_of_remainder(__m512 x, __m512 n) {
+  const __m512 r =
+      _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), _mm512_fmadd_ps(n, _mm512_set1_ps(-0.693359375f), x));
+  __m512 p = _mm512_set1_ps(1.9875691500e-4f);
+  for (const float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f}) {
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
+  }
+  return _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
+}
+
 struct Lanes16 {
   using V = __m512;
   struct Bf16 {
@@ -101,32 +116,21 @@ struct Lanes16 {
 
   // As exp of simd.h, 2^n by the processor's own scaling.
   static V exp(V x) {
-    const V lowest = splat(-87.33654f), highest = splat(88.72283f);
+    const V lowest = splat(kLowestOfExp16), highest = splat(88.72283f);
     const V clamped = _mm512_min_ps(highest, _mm512_max_ps(lowest, x));
     const V n = _mm512_roundscale_ps(mul(clamped, splat(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const V value = _mm512_scalef_ps(exp_of_rest(clamped, n), n);
+    const V value = _mm512_scalef_ps(exp_of_remainder(clamped, n), n);
     const V capped = _mm512_mask_mov_ps(value, _mm512_cmp_ps_mask(x, highest, _CMP_GT_OQ), splat(__builtin_inff()));
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ), capped);
   }
   // As exp_below_88 of simd.h.
   static V exp_below_88(V x) {
     const V n = _mm512_roundscale_ps(mul(x, splat(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __mmask16 seen = _mm512_cmp_ps_mask(x, splat(-87.33654f), _CMP_NLT_UQ);
-    return _mm512_maskz_scalef_ps(seen, exp_of_rest(x, n), n);
+    const __mmask16 seen = _mm512_cmp_ps_mask(x, splat(kLowestOfExp16), _CMP_NLT_UQ);
+    return _mm512_maskz_scalef_ps(seen, exp_of_remainder(x, n), n);
   }
 
  private:
-  static V exp_of_rest(V x, V n) {
-    const V r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), x));
-    V p = splat(1.9875691500e-4f);
-    for (const float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f}) {
-      p = fma(p, r, splat(c));
-    }
-    return add(fma(p, mul(r, r), r), splat(1.0f));
-  }
-
-  static __mmask16 first_lanes(int count) { return static_cast<__mmask16>((1u << count) - 1); }
-
   // Rounded to bfloat16, to nearest even; NaN stays NaN. As store of simd.h.
   static __m256i upper_halves(V x) {
     const __m512i bits = _mm512_castps_si512(x);

@@ -37,7 +37,8 @@ struct Expression {
   std::string name{};
   Value value{};
   Expressions items{};
-  std::vector<std::string> names{};  // of named...
+  // names[i] is the parameter that named[i] is for. Not pairs: Clang 19 makes no vector of what is incomplete here.
+  std::vector<std::string> names{};
   Expressions named{};
 };
 

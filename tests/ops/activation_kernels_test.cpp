@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -12,6 +14,7 @@
 
 #include "computron/kernels/types.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/simd.h"
 
 namespace computron::test {
 namespace {
@@ -25,9 +28,37 @@ std::vector<float> values(std::size_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<float> exponent(-40, 8), sign(-1, 1);
   std::vector<float> all = {0.0f, -0.0f, kInfinity, -kInfinity, std::nanf(""), 1e-40f, -1e-40f, 88.7f, -87.4f, 3e38f};
+  for (const float half_of_lowest : {43.66826f, 43.66827f, 43.66828f}) {  // beside the least exponent of exp
+    all.insert(all.end(), {half_of_lowest, -half_of_lowest});
+  }
   while (all.size() < count) all.push_back(std::copysign(std::exp2(exponent(random)), sign(random)));
   std::shuffle(all.begin(), all.end(), random);
   return all;
+}
+
+// Eight at a time: exp without the caps, where it needs none.
+TEST(ExpBelow88, HasTheBitsOfExp) {
+  std::vector<float> x = {0.0f, -0.0f, -kInfinity, std::nanf("")};
+  const auto add_neighbours = [&](float middle) {
+    float value = middle;
+    for (int i = 0; i < 8; ++i) value = std::nextafter(value, -kInfinity);
+    for (int i = 0; i < 16; ++i, value = std::nextafter(value, kInfinity)) x.push_back(value);
+  };
+  add_neighbours(-87.33654f);
+  for (int n = -130; n < 126; ++n) add_neighbours(static_cast<float>((n + 0.5) * 0.693147180559945));
+  for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32; bits += 1021) {
+    x.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
+  }
+  std::erase_if(x, [](float value) { return value >= 88; });
+  x.resize(x.size() / kernels::kLanes * kernels::kLanes);
+  std::size_t different = 0;
+  for (std::size_t i = 0; i < x.size(); i += kernels::kLanes) {
+    float expected[kernels::kLanes], found[kernels::kLanes];
+    kernels::store(expected, kernels::exp(kernels::load(&x[i])));
+    kernels::store(found, kernels::exp_below_88(kernels::load(&x[i])));
+    different += std::memcmp(expected, found, sizeof found) != 0 ? 1 : 0;
+  }
+  EXPECT_EQ(different, 0u);
 }
 
 class ActivationKernelsTest : public testing::Test {

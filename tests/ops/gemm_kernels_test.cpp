@@ -180,7 +180,7 @@ TEST(GemmKernels, QuantisedWeightsHaveTheBitsOfTheirValues) {
       for (const WeightType& type : quantised_types(values)) {
         expect_product_of_values(random_quantised(type, kOut, in, 2, ordinary_scales()), x,
                                  {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 40});
-        expect_product_of_values(random_quantised(type, kOut, in, 2, positive_scales()), x, {1, 3, 16, 17});
+        expect_product_of_values(random_quantised(type, kOut, in, 2, positive_scales()), x, {1, 2, 3, 4, 5, 6, 16, 17});
       }
     }
   }
@@ -211,6 +211,32 @@ TEST(GemmKernels, QuantisedValuesAreRightAtTheEndsOfTheirRange) {
         }
       }
       expect_product_of_values(w, ones, {1, 256});
+    }
+  }
+}
+
+// Scales with which kernels multiply a shorter way, the next that they do not, and groups of both kinds in one block.
+TEST(GemmKernels, QuantisedValuesAreRightBesideTheLimitsOfShortWays) {
+  constexpr int kOut = 64, kIn = 256;
+  const Floats taken = {0x1p-117f, 1.0f, 0x1.fep110f, 0x1.fep111f}, too_large = {0x1p112f, 0x1.fep112f};
+  Floats ones(static_cast<std::size_t>(kIn) * kIn);
+  for (int k = 0; k < kIn; ++k) ones[static_cast<std::size_t>(k) * kIn + k] = 1;
+  const auto x = random_floats(static_cast<std::size_t>(6) * kIn, 9);
+  for (const DType scales : {DType::kF16, DType::kBF16, DType::kE8M0, DType::kF32}) {
+    const WeightType type(DType::kF32, DType::kInt8, scales, 64);
+    for (const bool both : {false, true}) {
+      auto w = random_quantised(type, kOut, kIn, 4, scales == DType::kF16 ? Floats{0x1p-24f, 1, 65504} : taken);
+      for (int row = 0; row < kOut; ++row) {
+        for (int k = 0; k < kIn; ++k) w.code(row, k) = static_cast<std::byte>(k + row);
+        // In every other group the scale of one row, the others being taken.
+        const int group = row / 16 * 2 % w.groups();
+        if (both && row % 16 == 5) {
+          const float large = rounded_scale(too_large[static_cast<std::size_t>(row) / 16 % 2], scales);
+          w.scales[QuantisedWeight::place(row, w.groups(), group)] = scales == DType::kF16 ? -1 : large;
+        }
+      }
+      expect_product_of_values(w, ones, {1, 256});
+      expect_product_of_values(w, x, {1, 2, 3, 4, 5, 6});
     }
   }
 }
