@@ -59,7 +59,7 @@ build() {
 # check PART COMPILER MPI ARCHITECTURE ARGUMENTS_OF_CTEST...: runs the tests and adds a row. Two tests a processor, since they
 # wait for half of their time. What nohup and a background ignore, such as SIGINT, tests of signals need.
 check() {
-  local part="$1" what="$2 | $3 | $4" log="$build/$1.tests.${#rows[@]}.log" failed=0 all first last
+  local part="$1" what="$2 | $3 | $4" log="$build/$1.tests.${#rows[@]}.log" failed=0 all first last skipped
   shift 4
   local ctest=("${run[@]}" env --default-signal ctest --test-dir "$build/$part" --no-tests=error --output-on-failure)
   "${ctest[@]}" --parallel $((2 * jobs)) "$@" >"$log" 2>&1 || failed=1
@@ -69,8 +69,10 @@ check() {
     "${ctest[@]}" --rerun-failed --parallel 1 "$@" >"$log.again" 2>&1 && failed=0
     last="$(failures "$log.again")"
   fi
+  skipped="$(grep -c '(Skipped)$' "$log")"
   [ "$failed" = 0 ] || sed -n '/The following tests FAILED/,$p' "$log.again" "$log" 2>/dev/null | cut -c1-200
-  rows+=("| $what | $((${all:-0} - last)) of ${all:-0}$([ "$first" = "$last" ] || echo " ($((first - last)) of them at the second try)") | $(commit), $(date -u +%F) |")
+  rows+=("| $what | $((${all:-0} - last - skipped)) of ${all:-0}$([ "$skipped" = 0 ] || echo ", $skipped skipped")$([ "$first" = "$last" ] ||
+    echo " ($((first - last)) at the second try)") | $(commit), $(date -u +%F) |")
   return "$failed"
 }
 failures() { sed -n 's/.*[^0-9]\([0-9]*\) tests failed out of.*/\1/p' "$1" | grep . || echo 0; }

@@ -218,7 +218,7 @@ TEST(GemmKernels, QuantisedValuesAreRightAtTheEndsOfTheirRange) {
 // Scales with which kernels multiply a shorter way, the next that they do not, and groups of both kinds in one block.
 TEST(GemmKernels, QuantisedValuesAreRightBesideTheLimitsOfShortWays) {
   constexpr int kOut = 64, kIn = 256;
-  const Floats taken = {0x1p-117f, 1.0f, 0x1.fep110f, 0x1.fep111f}, too_large = {0x1p112f, 0x1.fep112f};
+  const Floats taken = {0x1p-117f, 1.0f, 0x1.fep110f, 0x1.fep111f}, too_large = {0x1p112f, 0x1p114f};
   Floats ones(static_cast<std::size_t>(kIn) * kIn);
   for (int k = 0; k < kIn; ++k) ones[static_cast<std::size_t>(k) * kIn + k] = 1;
   const auto x = random_floats(static_cast<std::size_t>(6) * kIn, 9);
