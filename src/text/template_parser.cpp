@@ -537,9 +537,9 @@ class Parser {
       return true;
     }
     if (is_sign("[") || is_sign("{")) return true;
-    static const std::set<std::string, std::less<>> kOthers = {"else", "or", "and", "is",
-                                                               "if",   "in", "not", "recursive"};
-    return token.kind == Token::Kind::kName && !kOthers.contains(token.text);
+    static const std::set<std::string, std::less<>> others = {"else", "or", "and", "is",
+                                                              "if",   "in", "not", "recursive"};
+    return token.kind == Token::Kind::kName && !others.contains(token.text);
   }
 
   static constexpr int kMaxChained = 4000;

@@ -27,7 +27,7 @@ constexpr int kPageKib = 64;
 constexpr int kRequests = 8;
 const TinyModel kModel{.layers = 4, .heads = 4, .head_dim = 16, .ffn = 256, .vocab = 192, .seed = 51};
 
-// One job a mesh: two models take turns in a pool for one, over links of 0.1 GB/s.
+// One job a mesh: two models take turns in a pool for one, over links of 0.03 GB/s.
 class ServeTrace : public ::testing::TestWithParam<Mesh> {
  protected:
   void SetUp() override {
@@ -44,7 +44,7 @@ class ServeTrace : public ::testing::TestWithParam<Mesh> {
     job.page_size = fmt::format("{}KiB", kPageKib);
     const auto path = trace_path();
     // The models hold the same, and each has pages of its own.
-    job.more = {"--max-seqs", "1",       "--policy", "fifo",          "--link-gbps", "0.1",           "--trace",
+    job.more = {"--max-seqs", "1",       "--policy", "fifo",          "--link-gbps", "0.03",          "--trace",
                 path,         "--coded", "on",       "--verify-swap", "every",       "--model-pages", "private"};
     served_ = serve_ok(job, folder_);
     trace_ = std::make_unique<TraceFile>(path);
@@ -177,7 +177,7 @@ void ServeTrace::expect_report() {
     }
   }
   EXPECT_NE(page.find(fmt::format("<title>rank {} waits for pages", rank_of_longest_wait(*trace_))), std::string::npos);
-  EXPECT_NE(page.find("<dt>link-gbps</dt><dd>0.1</dd>"), std::string::npos);
+  EXPECT_NE(page.find("<dt>link-gbps</dt><dd>0.03</dd>"), std::string::npos);
 
   std::filesystem::resize_file(trace_path(), std::filesystem::file_size(trace_path()) / 2);
   const JobOutcome refused = report(trace_path());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -51,12 +52,13 @@ TEST(ExpBelow88, HasTheBitsOfExp) {
   }
   std::erase_if(x, [](float value) { return value >= 88; });
   x.resize(x.size() / kernels::kLanes * kernels::kLanes);
+  using Bits = std::array<std::uint32_t, kernels::kLanes>;
   std::size_t different = 0;
   for (std::size_t i = 0; i < x.size(); i += kernels::kLanes) {
-    float expected[kernels::kLanes], found[kernels::kLanes];
-    kernels::store(expected, kernels::exp(kernels::load(&x[i])));
-    kernels::store(found, kernels::exp_below_88(kernels::load(&x[i])));
-    different += std::memcmp(expected, found, sizeof found) != 0 ? 1 : 0;
+    std::array<float, kernels::kLanes> expected, found;
+    kernels::store(expected.data(), kernels::exp(kernels::load(&x[i])));
+    kernels::store(found.data(), kernels::exp_below_88(kernels::load(&x[i])));
+    different += std::bit_cast<Bits>(expected) != std::bit_cast<Bits>(found) ? 1 : 0;
   }
   EXPECT_EQ(different, 0u);
 }
