@@ -8,7 +8,7 @@ of_processor() { lscpu | sed -n "s/^$1: *//p" | head -n 1; }
 vectors() {
   local flags flag
   flags=" $(of_processor Flags) "
-  for flag in amx_bf16 avx512_bf16 avx512f avx2; do
+  for flag in amx_bf16 avx512_bf16 avx512_vnni avx512f avx2; do
     [[ $flags != *" $flag "* ]] || { echo "$flag"; return; }
   done
 }

@@ -157,8 +157,8 @@ class TypeBench {
     const int width = std::min(512, kTileFloats / rows / kernels::kRowBlock * kernels::kRowBlock);
     const std::size_t piece = kernels::packed_bytes(width, kDepth, type_), pieces = used_bytes(rows) / piece;
     for (std::size_t i = pieces * thread / threads_; i < pieces * (thread + 1) / threads_; ++i) {
-      gemm.run({kernel, {}}, type_, reinterpret_cast<const std::byte*>(x_.data()), rows, kDepth,
-               weights_.get() + i * piece, width, tile.data());
+      gemm.take_rows(type_, reinterpret_cast<const std::byte*>(x_.data()), rows, kDepth);
+      gemm.run({kernel, {}}, weights_.get() + i * piece, width, tile.data());
     }
   }
 

@@ -8,6 +8,7 @@
 #include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/gemm_code_runs.h"
 #include "kernels/cpu/gemm_codes.h"
+#include "kernels/cpu/gemm_integers.h"
 #include "kernels/cpu/gemm_panels.h"
 #include "kernels/cpu/low_rank_kernels.h"
 
@@ -32,6 +33,8 @@ void gemm_code_runs(const PanelCall&, std::byte*) { absent(); }
 void gemm_codes_bf16_avx512(const PanelCall&) { absent(); }
 void gemm_codes_f32_avx512(const PanelCall&) { absent(); }
 bool gemm_codes_as_amx(const PanelCall&) { absent(); }
+void gemm_integers_avx512(const PanelCall&, const IntegerRows&) { absent(); }
+void IntegerRows::take_avx512(const WeightType&, const float*, int, int) { absent(); }
 void gemm_f32_avx512(const PanelCall&) { absent(); }
 void gemm_f16_avx512(const PanelCall&) { absent(); }
 void gemm_bf16_avx512(const PanelCall&) { absent(); }

@@ -41,7 +41,17 @@ auto* expand_with(GemmKernel kernel, DType values, const QuantisedLayout& layout
 }  // namespace
 
 std::string_view name_of(GemmKernel kernel) {
-  return kernel == GemmKernel::kAvx2 ? "avx2" : kernel == GemmKernel::kAvx512 ? "avx512" : "amx";
+  switch (kernel) {
+    case GemmKernel::kAvx2:
+      return "avx2";
+    case GemmKernel::kAvx512:
+      return "avx512";
+    case GemmKernel::kVnni:
+      return "vnni";
+    case GemmKernel::kAmx:
+      break;
+  }
+  return "amx";
 }
 
 bool multiplies_bf16() {
@@ -57,6 +67,7 @@ std::vector<GemmKernel> gemm_kernels(const WeightType& type) {
     if (type.quantised()) return {};
   }
   if (isa == Isa::kAvx2) return {GemmKernel::kAvx2};
+  if (multiplies_integers(type)) return {GemmKernel::kVnni};  // which rounds rows of x
   return {GemmKernel::kAvx2, GemmKernel::kAvx512};
 }
 
@@ -70,20 +81,28 @@ DType gemm_input_dtype(const WeightType& type) {
   return type.values == DType::kBF16 && multiplies_bf16() ? DType::kBF16 : DType::kF32;
 }
 
-void Gemm::run(const GemmChoice& choice, const WeightType& type, const std::byte* x, int rows, int depth,
-               const std::byte* weight, int columns, float* tile) {
+void Gemm::take_rows(const WeightType& type, const std::byte* x, int rows, int depth) {
   ensure(rows >= 1 && rows <= kMaxGemmRows, "a GEMM call with no rows or too many");
-  const int padded = padded_depth(depth, type.values);
-  if (padded != depth) x = pad_depth(type.values, x, rows, depth);
-  PanelCall call{x, rows, padded, weight, columns, tile, scratch_->bytes, choice.blocking};
-  const DType input = gemm_input_dtype(type);
-  const bool widened = !type.quantised() && type.values != input && rows >= kWidenedRows;
-  if (!type.quantised() && !widened) return run_values(choice.kernel, type.values, call);
-  const QuantisedLayout layout(depth, type);
-  const Expansion expansion{type, layout, expand_with(choice.kernel, input, layout)};
+  type_ = type;
+  x_ = x;
+  rows_ = rows;
+  depth_ = depth;
+  if (multiplies_integers(type)) return integers_.take_avx512(type, reinterpret_cast<const float*>(x), rows, depth);
+  if (padded_depth(depth, type.values) != depth) pad_depth();
+}
+
+void Gemm::run(const GemmChoice& choice, const std::byte* weight, int columns, float* tile) {
+  const int padded = padded_depth(depth_, type_.values);
+  PanelCall call{x_, rows_, padded, weight, columns, tile, scratch_->bytes, choice.blocking};
+  const DType input = gemm_input_dtype(type_);
+  const bool widened = !type_.quantised() && type_.values != input && rows_ >= kWidenedRows;
+  if (!type_.quantised() && !widened) return run_values(choice.kernel, type_.values, call);
+  const QuantisedLayout layout(depth_, type_);
+  const Expansion expansion{type_, layout, expand_with(choice.kernel, input, layout)};
   call.expansion = &expansion;
-  if (layout.in_runs && rows <= kMostRunRows) {
-    pairs_.resize(code_runs_scratch(rows, padded));
+  if (choice.kernel == GemmKernel::kVnni) return gemm_integers_avx512(call, integers_);
+  if (layout.in_runs && rows_ <= kMostRunRows) {
+    pairs_.resize(code_runs_scratch(rows_, padded));
     return gemm_code_runs(call, pairs_.data());
   }
   run_values(choice.kernel, input, call);
@@ -91,12 +110,12 @@ void Gemm::run(const GemmChoice& choice, const WeightType& type, const std::byte
 
 // So that no kernel meets a partial depth, whose last columns would have to be masked: garbage times a padding zero is
 // not zero when it is a NaN.
-const std::byte* Gemm::pad_depth(DType dtype, const std::byte* x, int rows, int depth) {
-  const std::size_t from_bytes = depth * size_of(gemm_input_dtype(dtype));
-  const std::size_t to_bytes = padded_depth(depth, dtype) * size_of(gemm_input_dtype(dtype));
-  padded_.assign(rows * to_bytes, std::byte{0});
-  for (int m = 0; m < rows; ++m) std::memcpy(padded_.data() + m * to_bytes, x + m * from_bytes, from_bytes);
-  return padded_.data();
+void Gemm::pad_depth() {
+  const std::size_t element = size_of(gemm_input_dtype(type_));
+  const std::size_t from_bytes = depth_ * element, to_bytes = padded_depth(depth_, type_.values) * element;
+  padded_.assign(rows_ * to_bytes, std::byte{0});
+  for (int m = 0; m < rows_; ++m) std::memcpy(padded_.data() + m * to_bytes, x_ + m * from_bytes, from_bytes);
+  x_ = padded_.data();
 }
 
 }  // namespace computron::kernels

@@ -3,7 +3,8 @@
 //   float32    AVX-512 or AVX2 (gemm_panels)
 //   float16    AVX-512 or AVX2 (gemm_panels); rows of float32
 //   bfloat16   AMX (gemm_amx), else AVX512_BF16 (gemm_panels), else as float16
-//   quantised  as their values, bfloat16 where that has products of its own, else float32, to which slices are expanded
+//   quantised  int8, int4 and fp4 in integers where AVX-512 has VNNI but not BF16 (gemm_integers); else as their
+//   values, bfloat16 where that has products of its own, else float32, to which slices are expanded
 //              meanwhile (expand.h); few rows with
 //              AVX-512, for bfloat16 values with BF16 and VBMI: without a copy of the values (gemm_codes); but for
 //              fp8, few rows with AMX: in runs (gemm_code_runs)
@@ -20,6 +21,7 @@
 
 #include "computron/base/types.h"
 #include "computron/base/weight_type.h"
+#include "kernels/cpu/gemm_integers.h"
 #include "kernels/cpu/gemm_panels.h"
 
 namespace computron::kernels {
@@ -27,9 +29,9 @@ namespace computron::kernels {
 // A call takes at most this many rows of x.
 inline constexpr int kMaxGemmRows = 256;
 
-enum class GemmKernel { kAvx2, kAvx512, kAmx };
+enum class GemmKernel { kAvx2, kAvx512, kVnni, kAmx };
 
-// "avx2", "avx512", "amx".
+// "avx2", "avx512", "vnni", "amx".
 std::string_view name_of(GemmKernel kernel);
 
 // Whether this processor (usable_isa) multiplies bfloat16 by bfloat16; else such weights are widened and multiplied as
@@ -57,18 +59,25 @@ DType gemm_input_dtype(const WeightType& type);
 // One thread's GEMM, with its scratch memory.
 class Gemm {
  public:
-  // tile[m, n] = Σ_k x[m, k] weight[n, k]. choice.kernel: of gemm_kernels(type); x: [rows, depth] of
-  // gemm_input_dtype(type); weight: `columns` rows (a multiple of 64) of `type` packed; tile: [rows, columns].
-  void run(const GemmChoice& choice, const WeightType& type, const std::byte* x, int rows, int depth,
-           const std::byte* weight, int columns, float* tile);
+  // What calls of run() multiply, with weights of `type`, until another call. x: [rows, depth] of
+  // gemm_input_dtype(type), to stay as it is meanwhile; rows: at most kMaxGemmRows.
+  void take_rows(const WeightType& type, const std::byte* x, int rows, int depth);
+
+  // tile[m, n] = Σ_k x[m, k] weight[n, k]. choice.kernel: of gemm_kernels(type); weight: `columns` rows (a multiple of
+  // 64) of `type` packed; tile: [rows, columns].
+  void run(const GemmChoice& choice, const std::byte* weight, int columns, float* tile);
 
  private:
   struct alignas(64) Scratch {
     std::byte bytes[kPanelScratch];  // of gemm_panels
   };
 
-  const std::byte* pad_depth(DType dtype, const std::byte* x, int rows, int depth);
+  void pad_depth();
 
+  WeightType type_;
+  const std::byte* x_ = nullptr;  // the depth padded as packed; not of integers
+  int rows_ = 0, depth_ = 0;
+  IntegerRows integers_;
   std::vector<std::byte> padded_;  // x with its depth padded by zeros; rarely needed
   std::vector<std::byte> pairs_;   // of gemm_code_runs
   std::unique_ptr<Scratch> scratch_ = std::make_unique<Scratch>();

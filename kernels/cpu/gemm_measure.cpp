@@ -60,7 +60,7 @@ Choices alternatives(const WeightType& type, const GemmChoice& to, Stage stage) 
   }
   if (to.kernel == GemmKernel::kAmx) return given;
   if (stage == Stage::kCodesAhead) {
-    const bool in_registers = type.quantised() && to.kernel == GemmKernel::kAvx512;
+    const bool in_registers = type.quantised() && to.kernel != GemmKernel::kAvx2;
     return in_registers ? with_each(given, &PanelBlocking::codes_ahead_bytes, kCodesAheadBytes) : given;
   }
   if (type.quantised()) return given;
@@ -132,8 +132,8 @@ class Bench {
     const double begin_s = thread_s();
     for (const int rows : all_rows) {
       if (next_ + piece > kBytes) next_ = std::exchange(first_, step - first_);
-      gemm_.run(choice, type_, reinterpret_cast<const std::byte*>(x_.data()), rows, kDepth, weights_.get() + next_,
-                kColumns, tile_.data());
+      gemm_.take_rows(type_, reinterpret_cast<const std::byte*>(x_.data()), rows, kDepth);
+      gemm_.run(choice, weights_.get() + next_, kColumns, tile_.data());
       next_ += 2 * step;
     }
     return thread_s() - begin_s;

@@ -12,6 +12,7 @@ namespace computron::kernels {
 enum class Isa {
   kAvx2,
   kAvx512,      // F, BW, DQ and VL
+  kAvx512Vnni,  // dot products of integers of 16 bits
   kAvx512Bf16,  // dot products of bfloat16
   kAmx,         // tiles of bfloat16, which Linux lets this process use
 };
@@ -21,7 +22,8 @@ struct NamedIsa {
   std::string_view name;
 };
 
-// What a program for this architecture may use, the narrowest first: "avx2", "avx512", "avx512_bf16", "amx"; for
+// What a program for this architecture may use, the narrowest first: "avx2", "avx512", "avx512_vnni",
+// "avx512_bf16", "amx"; for
 // aarch64 "neon" alone, which is kAvx2's kernels with two registers of four lanes for one of eight
 // (computron/base/vectors.h).
 std::span<const NamedIsa> known_isas();

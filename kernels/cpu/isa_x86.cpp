@@ -27,8 +27,11 @@ bool tiles_permitted() {
 }  // namespace
 
 std::span<const NamedIsa> known_isas() {
-  static constexpr NamedIsa kKnown[] = {
-      {Isa::kAvx2, "avx2"}, {Isa::kAvx512, "avx512"}, {Isa::kAvx512Bf16, "avx512_bf16"}, {Isa::kAmx, "amx"}};
+  static constexpr NamedIsa kKnown[] = {{Isa::kAvx2, "avx2"},
+                                        {Isa::kAvx512, "avx512"},
+                                        {Isa::kAvx512Vnni, "avx512_vnni"},
+                                        {Isa::kAvx512Bf16, "avx512_bf16"},
+                                        {Isa::kAmx, "amx"}};
   return kKnown;
 }
 
@@ -37,7 +40,8 @@ Isa processor_isa() {
       !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
     return Isa::kAvx2;
   }
-  if (!__builtin_cpu_supports("avx512bf16")) return Isa::kAvx512;
+  if (!__builtin_cpu_supports("avx512vnni")) return Isa::kAvx512;
+  if (!__builtin_cpu_supports("avx512bf16")) return Isa::kAvx512Vnni;
   return processor_has_amx() && tiles_permitted() ? Isa::kAmx : Isa::kAvx512Bf16;
 }
 

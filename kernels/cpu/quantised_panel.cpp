@@ -18,8 +18,6 @@ constexpr int kPairCodes = 2 * kRowBlock;  // codes of two neighbouring k
 // Where the code of row `row` and k `k` is among those of its pair of k.
 constexpr int place_of(bool in_pairs, int row, int k) { return in_pairs ? row * 2 + k % 2 : k % 2 * kRowBlock + row; }
 
-bool in_pairs(const WeightType& type) { return type.values == DType::kBF16; }
-
 // ---- values
 
 float value_of_e4m3(unsigned bits) {
@@ -79,7 +77,7 @@ unsigned code_of(const std::byte* codes, const QuantisedLayout& layout, const We
   const int together = layout.in_runs ? kRun : 2;
   const std::byte* first = codes + layout.code_bytes(i / together * together);
   return layout.in_runs ? code_in_run(first, layout.bits, row, i)
-                        : code_at(first, type.codes, place_of(in_pairs(type), row, i));
+                        : code_at(first, type.codes, place_of(layout.in_pairs, row, i));
 }
 
 // ---- gathering
@@ -293,7 +291,7 @@ void put(const Square& square, const WeightType& type, const CodePiece& p, const
     return layout.bits == 8 ? put_run_bytes(square, p, layout, first_k, block)
                             : put_runs(square, p, layout, first_k, block);
   }
-  const bool pairs = in_pairs(type), words = two_in_a_byte(type.codes);
+  const bool pairs = layout.in_pairs, words = two_in_a_byte(type.codes);
   const int end_k = p.k + p.count, end = p.row + p.rows;
   for (int k = p.k, next; k < end_k; k = next) {
     next = std::min(k / 2 * 2 + 2, end_k);
@@ -346,7 +344,7 @@ void pack_codes(std::byte* packed, int depth, const WeightType& type, int row, i
         copy_run_bytes(piece, layout, first_k, block);
         continue;
       }
-      gather(piece, in_pairs(type), square);
+      gather(piece, layout.in_pairs, square);
       put(square, type, piece, layout, first_k, block);
     }
   }
@@ -392,15 +390,16 @@ void dequantise_row(const std::byte* block, const QuantisedLayout& layout, const
 void expand_plainly(const std::byte* block, const QuantisedLayout& layout, const WeightType& type, int first, int count,
                     std::byte* to) {
   constexpr int kStep = 16;
+  const bool pairs = type.values == DType::kBF16;
   float values[kStep];
   for (int k = first; k < first + count; k += kStep) {
     for (int row = 0; row < kRowBlock; ++row) {
       dequantise_row(block, layout, type, row, k, k + kStep, values);
       for (int i = 0; i < kStep; ++i) {
-        const int place = (k + i - first) / 2 * kPairCodes + place_of(in_pairs(type), row, k + i);
+        const int place = (k + i - first) / 2 * kPairCodes + place_of(pairs, row, k + i);
         const auto bits = std::bit_cast<std::uint32_t>(values[i]);
         const auto half = static_cast<std::uint16_t>(bits >> 16);
-        in_pairs(type) ? std::memcpy(to + place * 2, &half, 2) : std::memcpy(to + place * 4, &bits, 4);
+        pairs ? std::memcpy(to + place * 2, &half, 2) : std::memcpy(to + place * 4, &bits, 4);
       }
     }
   }

@@ -3,9 +3,10 @@
 //
 // A weight [rows, depth] is cut into blocks of 64 rows as in pack.h, its depth padded to 32. A block is a sequence of
 // groups of `type.group` k: 64 scales, then the codes, in the order in which pack.h has values of `type.values` (f32:
-// [k][64]; bf16: [k / 2][64][2]). Where the scales have factors, 64 of these come first. A code of eight bits is a
-// byte. Of those of four each 128, which are two k of all rows, are 16 words of 32 bits: number 16 j + i of them is
-// bits [4 j, 4 j + 4) of word i, so that one shift gives 16 neighbours.
+// [k][64]; bf16: [k / 2][64][2]), but int8 that is multiplied in integers (gemm_integers.h) as if for bf16. Where the
+// scales have factors, 64 of these come first. A code of eight bits is a byte. Of those of four each 128, which are two
+// k of all rows, are 16 words of 32 bits: number 16 j + i of them is bits [4 j, 4 j + 4) of word i, so that one shift
+// gives 16 neighbours.
 //
 // With AMX codes of int8, int4 and fp4 lie in runs instead, where groups are of whole runs and values bf16
 // (gemm_code_runs.h). A run, 32 k of all rows, is row after row of 32 bytes for eight bits. For four it is 16 times 32
@@ -24,6 +25,12 @@
 
 namespace computron::kernels {
 
+// Whether codes of `type` are multiplied as the whole numbers that they are (gemm_integers.h), not as values.
+inline bool multiplies_integers(const WeightType& type) {
+  return type.quantised() && type.values == DType::kF32 && type.codes != DType::kFp8 &&
+         usable_isa() == Isa::kAvx512Vnni;
+}
+
 // Where things lie in a block, in bytes from its beginning.
 struct QuantisedLayout {
   static constexpr int kRun = 32;
@@ -35,6 +42,7 @@ struct QuantisedLayout {
   std::size_t scale_bytes;    // of a scale
   std::size_t factors_bytes;  // of all factors of a block
   bool in_runs;               // the codes
+  bool in_pairs;              // codes in no runs: both of a pair of k side by side
 
   QuantisedLayout(int unpadded, const WeightType& type)
       : depth(round_up(unpadded, 32)),
@@ -44,7 +52,8 @@ struct QuantisedLayout {
         scale_bytes(type.quantised() ? size_of(type.scales) : 0),
         factors_bytes(kRowBlock * type.factor_bytes()),
         in_runs(type.quantised() && type.codes != DType::kFp8 && type.values == DType::kBF16 && group % kRun == 0 &&
-                usable_isa() == Isa::kAmx) {}
+                usable_isa() == Isa::kAmx),
+        in_pairs(type.values == DType::kBF16 || (type.codes == DType::kInt8 && multiplies_integers(type))) {}
 
   // Codes of this many k, an even number.
   constexpr std::size_t code_bytes(int k) const { return static_cast<std::size_t>(k) * kRowBlock * bits / 8; }

@@ -93,7 +93,7 @@ TEST_F(Failure, UnknownInstructionSetIsUsage) {
   wrong.program = program_after("export COMPUTRON_MAX_ISA=sse2");
   expect_failure(wrong, 64,
                  "COMPUTRON_MAX_ISA is 'sse2': it must be one of " +
-                     std::string(instruction_set() == "neon" ? "neon" : "avx2, avx512, avx512_bf16, amx"));
+                     std::string(instruction_set() == "neon" ? "neon" : "avx2, avx512, avx512_vnni, avx512_bf16, amx"));
 }
 
 // Their sums would differ in bits.

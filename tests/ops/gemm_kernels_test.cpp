@@ -41,7 +41,8 @@ Floats multiply(const GemmChoice& choice, const WeightType& type, const std::vec
                 const std::vector<std::byte>& weight, int out) {
   Gemm gemm;
   Floats tile(static_cast<std::size_t>(rows) * out, std::numeric_limits<float>::quiet_NaN());
-  gemm.run(choice, type, x.data(), rows, in, weight.data(), out, tile.data());
+  gemm.take_rows(type, x.data(), rows, in);
+  gemm.run(choice, weight.data(), out, tile.data());
   return tile;
 }
 
@@ -137,14 +138,18 @@ std::vector<DType> multiplied_values() {
   return types;
 }
 
-// The bits of x · wᵀ of `w` are those of the plain weight that holds its values, for the numbers of rows and blockings.
+// The bits of x · wᵀ of `w` are those of the plain weight that holds its values, or where codes are multiplied as
+// integers those of a loop that does so, for the numbers of rows and blockings.
 void expect_product_of_values(const QuantisedWeight& w, const Floats& x, std::initializer_list<int> row_counts) {
   const PanelBlocking short_slices{.ahead_bytes = 0, .slice_bytes = 8192, .again_bytes = 0};
   const auto x_bytes = bytes_of(x, w.type.values), packed = pack(w),
              plain = pack(w.values(), w.out, w.in, w.type.values);
+  const bool integers = kernels::multiplies_integers(w.type);
+  const Floats of_integers = integers ? integer_products(w, x, std::max(row_counts)) : Floats();
   for (const GemmKernel kernel : kernels::gemm_kernels(w.type)) {
     for (const int rows : row_counts) {
-      const auto expected = multiply({kernel, {}}, w.type.values, x_bytes, rows, w.in, plain, w.out);
+      const auto expected = integers ? Floats(of_integers.begin(), of_integers.begin() + std::ptrdiff_t{rows} * w.out)
+                                     : multiply({kernel, {}}, w.type.values, x_bytes, rows, w.in, plain, w.out);
       const auto what =
           fmt::format("{} [{}, {}] kernel {}, {} rows", describe(w.type), w.out, w.in, static_cast<int>(kernel), rows);
       expect_same(multiply({kernel, {}}, w.type, x_bytes, rows, w.in, packed, w.out), expected, what);
@@ -181,6 +186,38 @@ TEST(GemmKernels, QuantisedWeightsHaveTheBitsOfTheirValues) {
         expect_product_of_values(random_quantised(type, kOut, in, 2, ordinary_scales()), x,
                                  {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 40});
         expect_product_of_values(random_quantised(type, kOut, in, 2, positive_scales()), x, {1, 2, 3, 4, 5, 6, 16, 17});
+      }
+    }
+  }
+}
+
+// Half a step of a chunk is at most 2^-15 of its largest element, whatever lies beside that; float32's sums add little.
+TEST(GemmKernels, IntegersAreNearWhatTheyStandFor) {
+  constexpr int kOut = 64, kIn = 304, kRows = 19;
+  const WeightType one(DType::kF32, DType::kInt8, DType::kBF16, 32);
+  if (!kernels::multiplies_integers(one)) GTEST_SKIP() << "a processor that multiplies values of codes";
+  auto x = random_floats(static_cast<std::size_t>(kRows) * kIn, 1);
+  for (std::size_t i = 0; i < x.size(); i += 37) x[i] *= i % 2 == 0 ? 1000.0f : 0x1p-20f;
+  for (const WeightType& type : quantised_types(DType::kF32)) {
+    if (!kernels::multiplies_integers(type)) continue;
+    const auto w = random_quantised(type, kOut, kIn, 2, ordinary_scales());
+    const auto values = w.values();
+    const auto actual =
+        multiply(kernels::default_gemm(type), type, bytes_of(x, DType::kF32), kRows, kIn, pack(w), kOut);
+    const auto exact = double_loop(x, values, kRows, kOut, kIn);
+    for (int m = 0; m < kRows; ++m) {
+      for (int n = 0; n < kOut; ++n) {
+        double bound = 0;
+        for (int first = 0; first < kIn; first += 16) {  // chunks of 32 are no nearer than their halves' largest allow
+          const int begin = first / 32 * 32, end = std::min(begin + 32, kIn);
+          double largest = 0, weights = 0;
+          for (int k = begin; k < end; ++k) largest = std::max(largest, std::abs(static_cast<double>(x[m * kIn + k])));
+          for (int k = first; k < std::min(first + 16, kIn); ++k) weights += std::abs(values[n * kIn + k]);
+          bound += largest * weights;
+        }
+        const auto i = static_cast<std::size_t>(m) * kOut + n;
+        EXPECT_LE(std::abs(actual[i] - exact[i]), bound * (0x1p-15 + 0x1p-20))
+            << describe(type) << ' ' << m << ' ' << n;
       }
     }
   }

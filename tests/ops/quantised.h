@@ -5,10 +5,12 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
 #include "computron/base/weight_type.h"
+#include "kernels/cpu/quantised_panel.h"
 #include "tests/ops/ops_fixture.h"
 
 namespace computron::testing {
@@ -141,9 +143,58 @@ inline std::vector<WeightType> quantised_types(DType values) {
   return types;
 }
 
+// x [rows, in] · wᵀ as gemm_integers.h defines it: of rows of x that become integers of 16 bits, chunk by chunk.
+inline Floats integer_products(const QuantisedWeight& w, const Floats& x, int rows) {
+  const int padded = (w.in + 31) / 32 * 32, chunk = std::min(w.type.group, padded) % 32 == 0 ? 32 : 16;
+  Floats products(static_cast<std::size_t>(rows) * w.out);
+  for (int m = 0; m < rows; ++m) {
+    for (int first = 0; first < padded; first += chunk) {
+      const int end = std::min(first + chunk, w.in);  // a chunk may be padding alone
+      float largest = 0;
+      bool finite = true;
+      for (int k = first; k < end; ++k) {
+        const float element = x[QuantisedWeight::place(m, w.in, k)];
+        finite = finite && std::isfinite(element);
+        largest = std::max(largest, std::abs(element));
+      }
+      int exponent = 0;
+      std::frexp(largest, &exponent);  // of a largest below 2^exponent
+      const float step = std::ldexp(1.0f, std::max(exponent - 15, -125));
+      std::vector<int> integers(static_cast<std::size_t>(chunk));
+      for (int k = first; finite && k < end; ++k) {
+        const double steps = std::nearbyint(static_cast<double>(x[QuantisedWeight::place(m, w.in, k)]) / step);
+        integers[static_cast<std::size_t>(k - first)] = std::min(static_cast<int>(steps), 32767);
+      }
+      for (int n = 0; n < w.out; ++n) {
+        double sum = 0;  // of whole numbers and halves: exact
+        for (int k = first; k < end; ++k) {
+          const auto code = std::to_integer<unsigned>(w.codes[QuantisedWeight::place(n, w.in, k)]);
+          sum += integers[static_cast<std::size_t>(k - first)] * static_cast<double>(value_of_code(w.type.codes, code));
+        }
+        float& product = products[QuantisedWeight::place(m, w.out, n)];
+        const float of_chunk = static_cast<float>(sum) * (finite ? step : std::numeric_limits<float>::quiet_NaN());
+        product = std::fma(of_chunk, first / w.type.group < w.groups() ? w.scale(n, first) : 0.0f, product);
+      }
+    }
+  }
+  return products;
+}
+
 // Whether a bench's device multiplies such weights; a GPU has no scales of two levels.
 inline bool is_taken(const Bench& bench, const WeightType& type) {
   return bench.traits().host_memory || !type.has_factors();
+}
+
+// Whether it multiplies codes of `type` as integers, by rows of x that are rounded to such.
+inline bool multiplies_integers(const Bench& bench, const WeightType& type) {
+  return bench.traits().host_memory && kernels::multiplies_integers(type);
+}
+
+// `actual`, made with codes of `type`, is what their values made: to the bit, but near it where codes are integers.
+inline void expect_like_values(const Bench& bench, const WeightType& type, const Floats& actual,
+                               const Floats& of_values, const std::string& what) {
+  if (!multiplies_integers(bench, type)) return expect_same(actual, of_values, what);
+  expect_close(actual, {of_values.begin(), of_values.end()}, 1e-4, what);
 }
 
 inline std::string describe(const WeightType& type) {

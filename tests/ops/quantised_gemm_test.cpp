@@ -1,5 +1,5 @@
 // gemm of quantised weights on every device: against a loop in double precision, to the bits of a plain weight of their
-// values, and from wherever their panels lie.
+// values or of a loop over integers, and from wherever their panels lie.
 #include <fmt/format.h>
 
 #include "tests/ops/ops_fixture.h"
@@ -31,19 +31,25 @@ class QuantisedGemmTest : public OpsTest {
     bench_.ops().gemm(bench_.stream(), x, weight, {}, Activation::kNone, y);
     return y;
   }
-  // With `rows` rows of `x`: as a plain weight of its values, and near the exact result.
+  // Of all rows of x, as the device defines it: as a plain weight of the values, or in integers.
+  Floats expected_product(const QuantisedWeight& w, const Floats& x, int rows, DType out = DType::kF32) {
+    if (multiplies_integers(bench_, w.type)) return rounded_to(integer_products(w, x, rows), out);
+    return bench_.get(product(bench_.put(x, rows, w.in, w.type.values), plain(w), out));
+  }
+  // With `rows` rows of `x`: what is expected, and near the exact result.
   void expect_product_of_values(const QuantisedWeight& w, const Floats& x, std::initializer_list<int> row_counts) {
     const Floats values = w.values();
-    const Weight of_values = plain(w), of_codes = coded(w, {128, 64});
+    const Weight of_codes = coded(w, {128, 64});
     for (const int rows : row_counts) {
       const auto what = fmt::format("{} rows, [{}, {}] {}", rows, w.out, w.in, describe(w.type));
       const Floats some(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(rows) * w.in);
       const auto input = bench_.put(some, rows, w.in, w.type.values);
       const auto actual = bench_.get(product(input, of_codes));
-      expect_same(actual, bench_.get(product(input, of_values)), what);
+      expect_same(actual, expected_product(w, some, rows), what);
       // Of values that are no bfloat16, chains of 2,080 sums.
-      const double tolerance =
-          w.type.values == DType::kF32 ? 3e-6 : accumulated_tolerance(bench_.traits(), w.type.values);
+      const double tolerance = multiplies_integers(bench_, w.type) ? 1e-4
+                               : w.type.values == DType::kF32      ? 3e-6
+                                                              : accumulated_tolerance(bench_.traits(), w.type.values);
       expect_close(actual, exact(some, values, rows, w), tolerance, what);
     }
   }
@@ -90,11 +96,11 @@ TEST_P(QuantisedGemmTest, EveryBatchGivesWhatItsValuesGive) {
 TEST_P(QuantisedGemmTest, NarrowOutputsToo) {
   constexpr int kOut = 96, kIn = 128;
   for (const int rows : {3, 40}) {
-    const auto x =
-        bench_.put(random_floats(static_cast<std::size_t>(rows) * kIn, 1, values_type()), rows, kIn, values_type());
+    const auto elements = random_floats(static_cast<std::size_t>(rows) * kIn, 1, values_type());
+    const auto x = bench_.put(elements, rows, kIn, values_type());
     const auto w = random_quantised({values_type(), DType::kInt4, DType::kF16, 64}, kOut, kIn, 2, ordinary_scales());
     for (const DType out : bench_.narrow_types()) {
-      expect_same(bench_.get(product(x, coded(w, {64}), out)), bench_.get(product(x, plain(w), out)),
+      expect_same(bench_.get(product(x, coded(w, {64}), out)), expected_product(w, elements, rows, out),
                   fmt::format("{} rows to {}", rows, name_of(out)));
     }
   }
@@ -113,9 +119,9 @@ TEST_P(QuantisedGemmTest, PanelsThatTouchAreOneMatrix) {
     }
     const auto& kept = bench_.keep(std::move(panels));
     for (const int rows : {5, 20}) {
-      const auto x =
-          bench_.put(random_floats(static_cast<std::size_t>(rows) * kIn, 1, values_type()), rows, kIn, values_type());
-      expect_same(bench_.get(product(x, {kept, kOut, kIn, w.type})), bench_.get(product(x, plain(w))),
+      const auto elements = random_floats(static_cast<std::size_t>(rows) * kIn, 1, values_type());
+      const auto x = bench_.put(elements, rows, kIn, values_type());
+      expect_same(bench_.get(product(x, {kept, kOut, kIn, w.type})), expected_product(w, elements, rows),
                   fmt::format("{}, {} rows", name_of(codes), rows));
     }
   }
@@ -146,9 +152,9 @@ TEST_P(QuantisedGemmTest, PanelsAreWaitedFor) {
   constexpr int kOut = 128, kIn = 64, kPanel = 64;
   const auto w = random_quantised({values_type(), DType::kInt8, DType::kBF16, 32}, kOut, kIn, 2, ordinary_scales());
   for (const int rows : {4, 40}) {
-    const auto x =
-        bench_.put(random_floats(static_cast<std::size_t>(rows) * kIn, 1, values_type()), rows, kIn, values_type());
-    const auto expected = bench_.get(product(x, plain(w)));
+    const auto elements = random_floats(static_cast<std::size_t>(rows) * kIn, 1, values_type());
+    const auto x = bench_.put(elements, rows, kIn, values_type());
+    const auto expected = expected_product(w, elements, rows);
     const auto y = bench_.empty(rows, kOut);
     const auto first = bench_.device().make_event(), second = bench_.device().make_event();
     SlowLink link(bench_);

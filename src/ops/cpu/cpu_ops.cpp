@@ -192,15 +192,15 @@ void CpuOps::run_gemm_task(CpuContext& context, int thread, const GemmCall& call
   Workspace& own = workspace(thread);
   const WeightPanel& panel = weight.panels[static_cast<std::size_t>(task.panel)];
   const int x_end = task.x_row + task.x_rows, x_rows = std::min(task.x_rows, kernels::kMaxGemmRows);
-  for (int n = 0, width; n < task.rows; n += width) {
-    width = gemm_width(round_up(task.rows - n, kernels::kRowBlock), x_rows);
-    const std::byte* packed = panel.data + kernels::packed_bytes(task.row + n, weight.in, weight.type);
-    const int column = panel.row_begin + task.row + n;
-    const int columns = std::min(width, task.rows - n);
-    for (int m = task.x_row; m < x_end; m += kernels::kMaxGemmRows) {
-      const int rows = std::min(kernels::kMaxGemmRows, x_end - m);
-      own.gemm.run(choices_.of(weight.type), weight.type, row_of(x, m), rows, weight.in, packed, width,
-                   own.tile.data());
+  for (int m = task.x_row; m < x_end; m += kernels::kMaxGemmRows) {
+    const int rows = std::min(kernels::kMaxGemmRows, x_end - m);
+    own.gemm.take_rows(weight.type, row_of(x, m), rows, weight.in);
+    for (int n = 0, width; n < task.rows; n += width) {
+      width = gemm_width(round_up(task.rows - n, kernels::kRowBlock), x_rows);
+      const std::byte* packed = panel.data + kernels::packed_bytes(task.row + n, weight.in, weight.type);
+      const int column = panel.row_begin + task.row + n;
+      const int columns = std::min(width, task.rows - n);
+      own.gemm.run(choices_.of(weight.type), packed, width, own.tile.data());
       for (int r = 0; r < rows; ++r) {
         kernels::activate(activation, own.tile.data() + static_cast<std::size_t>(r) * width,
                           bias.data == nullptr ? nullptr : bias.data + column, columns,
