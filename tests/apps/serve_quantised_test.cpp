@@ -6,6 +6,7 @@
 #include <map>
 
 #include "computron/ops/ops.h"
+#include "kernels/cpu/quantised_panel.h"
 #include "tests/apps/serve_job.h"
 #include "tests/support/test_device.h"
 
@@ -60,22 +61,25 @@ class QuantisedSwap : public ::testing::TestWithParam<Mesh> {
   TemporaryFolder folder_;
 };
 
-std::map<std::string, std::string> answers(const Results& results) {
+std::map<std::string, std::string> answers(const Results& results, bool with_logprobs = true) {
   std::map<std::string, std::string> all;
   for (const std::string& id : results.custom_ids()) {
     const json& choice = results.choice(id);
-    all[id] = json{choice.at("token_ids"), choice.at("logprobs")}.dump();
+    all[id] = json{choice.at("token_ids"), with_logprobs ? choice.at("logprobs") : json()}.dump();
   }
   return all;
 }
 
 TEST_P(QuantisedSwap, SwappedIsResidentAndWhatTheirValuesAnswer) {
-  const auto resident = answers(serve_ok(job(200, "codes"), folder_).results);
+  const Served unswapped = serve_ok(job(200, "codes"), folder_);
+  const auto resident = answers(unswapped.results);
   ASSERT_EQ(resident.size(), static_cast<std::size_t>(kRequests));
   const Served swapped = serve_ok(job(GetParam().frames, "codes"), folder_);
   EXPECT_EQ(answers(swapped.results), resident);
   EXPECT_EQ(swapped.metrics.at("swaps").at("count"), kRequests);
-  EXPECT_EQ(answers(serve_ok(job(200, "values"), folder_).results), resident);
+  // Codes that a CPU multiplies as integers give other bits than their values, but the same tokens.
+  const bool bits = !on_cpu() || !kernels::multiplies_integers({DType::kF32, DType::kInt8, DType::kBF16, 32});
+  EXPECT_EQ(answers(serve_ok(job(200, "values"), folder_).results, bits), answers(unswapped.results, bits));
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, QuantisedSwap, ::testing::Values(Mesh{1, 12}, Mesh{2, 8}),

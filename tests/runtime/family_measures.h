@@ -20,6 +20,13 @@ inline double distance(std::span<const float> a, std::span<const float> b) {
   return worst;
 }
 
+// ÷ the largest of b.
+inline double relative_distance(std::span<const float> a, std::span<const float> b) {
+  double largest = 0;
+  for (const float value : b) largest = std::max(largest, std::abs(static_cast<double>(value)));
+  return distance(a, b) == 0 ? 0 : distance(a, b) / largest;
+}
+
 inline double cosine(std::span<const float> a, std::span<const float> b) {
   const double ab = std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
   return ab / std::sqrt(std::inner_product(a.begin(), a.end(), a.begin(), 0.0) *

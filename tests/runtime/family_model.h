@@ -18,14 +18,16 @@
 #include "computron/model/transformer.h"
 #include "computron/runtime/host_store.h"
 #include "computron/runtime/kv_geometry.h"
+#include "kernels/cpu/quantised_panel.h"
 #include "tests/support/family_fixture.h"
 #include "tests/support/test_device.h"
 
 namespace computron::test {
 
 // Of logits and vectors of size 1: float32 throughout, or float16 weights times float16 activations, which a GPU
-// multiplies (2^-11 a number; 0.005 after three layers).
-inline constexpr double kTolerance = 1e-4, kF16Tolerance = 1e-2;
+// multiplies (2^-11 a number; 0.005 after three layers). Between them codes that a CPU multiplies as integers, by
+// activations of 15 bits a chunk (kernels/cpu/gemm_integers.h; 0.0023 after three layers).
+inline constexpr double kTolerance = 1e-4, kF16Tolerance = 1e-2, kIntegersTolerance = 5e-3;
 inline constexpr int kMaxRows = 168;  // a long prompt and its continuation
 
 // All pages of a model in host memory, where a CPU device can compute with them, or in `frames`, for any other.
@@ -81,7 +83,14 @@ class Model {
   }
 
   const ModelConfig& config() const { return config_; }
-  double tolerance() const { return layout_.cache_dtype == DType::kF16 ? kF16Tolerance : kTolerance; }
+  double tolerance() const {
+    if (layout_.cache_dtype == DType::kF16) return kF16Tolerance;
+    return multiplies_integers() ? kIntegersTolerance : kTolerance;
+  }
+  // Whether some of its codes are.
+  bool multiplies_integers() const {
+    return on_cpu() && std::ranges::any_of(layout_.types.all(), kernels::multiplies_integers);
+  }
 
   // What the model's weights are multiplied as.
   DType multiplied_as() const { return layout_.types.most().values; }

@@ -107,14 +107,14 @@ Nearness measure(Model& model, const std::string& family, const std::string& set
   return nearness;
 }
 
-void expect_near(const Nearness& nearness, bool in_bf16) {
+void expect_near(const Nearness& nearness, bool in_bf16, double tolerance) {
   EXPECT_GE(nearness.rows, 2);
   EXPECT_EQ(nearness.wrong, 0) << "of " << nearness.clear << " clear choices";
   if (in_bf16) {
     EXPECT_GT(nearness.least_cosine, 0.999);
     EXPECT_LT(nearness.divergences / nearness.rows, 1e-3);
   } else {
-    EXPECT_LE(nearness.distance, kTolerance);
+    EXPECT_LE(nearness.distance, tolerance);
   }
 }
 
@@ -134,7 +134,7 @@ TEST(QuantisedFamilies, ComputeWhatTransformersComputesWithTheirValues) {
         Model model(shape, path, world);
         const bool in_bf16 = model.multiplied_as() == DType::kBF16;
         const Nearness nearness = measure(model, family, set, in_bf16);
-        if (model.reports()) expect_near(nearness, in_bf16);
+        if (model.reports()) expect_near(nearness, in_bf16, model.tolerance());
         reported |= model.reports();
         choices += nearness.best_rows;
         same_best += nearness.same_best;
