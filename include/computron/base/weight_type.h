@@ -2,7 +2,8 @@
 // group of values that follow each other along `in`.
 //
 // A quantised value is code × scale, as a float32, rounded once more to `values`: the same number for every kernel,
-// device and batch, and what torch computes of the same codes. Scales of e4m3 have two levels (NVFP4): each tensor has
+// device and batch, and what torch computes of the same codes. A kernel that multiplies codes as integers has the scale
+// meet their sum instead (kernels/cpu/gemm_integers.h). Scales of e4m3 have two levels (NVFP4): each tensor has
 // a factor, and scale is e4m3 × factor, rounded to float32 before it meets a code. The factor is a double: modelopt's
 // weight_scale_2 as it is, and 1 ÷ compressed-tensors' weight_global_scale, which divides. A quotient of e4m3's four
 // bits by a float32's 24 lies at least 2^-49 of itself from where float32 rounds up instead of down, and the product of
