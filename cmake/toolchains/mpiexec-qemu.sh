@@ -6,5 +6,5 @@ set -eu
 [ "$1" = -n ]
 ranks="$2"
 shift 2
-[ ! -e "$1.elf" ] || { program="$1.elf"; shift; set -- "$program" "$@"; }
+[ "$(head -c 2 "$1")" != '#!' ] || { program="$1.elf"; shift; set -- "$program" "$@"; }
 exec mpiexec.mpich -n "$ranks" qemu-aarch64-static -L "${COMPUTRON_SYSROOT:?names the arm64 root}" "$@"

@@ -34,7 +34,7 @@ void gemm_codes_bf16_avx512(const PanelCall&) { absent(); }
 void gemm_codes_f32_avx512(const PanelCall&) { absent(); }
 bool gemm_codes_as_amx(const PanelCall&) { absent(); }
 void gemm_integers_avx512(const PanelCall&, const IntegerRows&) { absent(); }
-void IntegerRows::take_avx512(const WeightType&, const float*, int, int) { absent(); }
+void make_integers_avx512(const IntegerRows&, const float*, int, bool) { absent(); }
 void gemm_f32_avx512(const PanelCall&) { absent(); }
 void gemm_f16_avx512(const PanelCall&) { absent(); }
 void gemm_bf16_avx512(const PanelCall&) { absent(); }

@@ -87,7 +87,7 @@ void Gemm::take_rows(const WeightType& type, const std::byte* x, int rows, int d
   x_ = x;
   rows_ = rows;
   depth_ = depth;
-  if (multiplies_integers(type)) return integers_.take_avx512(type, reinterpret_cast<const float*>(x), rows, depth);
+  if (multiplies_integers(type)) return take_integers();
   if (padded_depth(depth, type.values) != depth) pad_depth();
 }
 
@@ -98,14 +98,29 @@ void Gemm::run(const GemmChoice& choice, const std::byte* weight, int columns, f
   const bool widened = !type_.quantised() && type_.values != input && rows_ >= kWidenedRows;
   if (!type_.quantised() && !widened) return run_values(choice.kernel, type_.values, call);
   const QuantisedLayout layout(depth_, type_);
-  const Expansion expansion{type_, layout, expand_with(choice.kernel, input, layout)};
+  const bool integers = choice.kernel == GemmKernel::kVnni;
+  const Expansion expansion{type_, layout, integers ? nullptr : expand_with(choice.kernel, input, layout)};
   call.expansion = &expansion;
-  if (choice.kernel == GemmKernel::kVnni) return gemm_integers_avx512(call, integers_);
+  if (integers) return gemm_integers_avx512(call, integers_);
   if (layout.in_runs && rows_ <= kMostRunRows) {
     pairs_.resize(code_runs_scratch(rows_, padded));
     return gemm_code_runs(call, pairs_.data());
   }
   run_values(choice.kernel, input, call);
+}
+
+void Gemm::take_integers() {
+  const QuantisedLayout layout(depth_, type_);
+  integers_.rows = rows_;
+  integers_.groups = ceil_div(rows_, IntegerRows::kMostTogether);
+  integers_.together = ceil_div(rows_, integers_.groups);
+  integers_.chunk = layout.group % 32 == 0 ? 32 : 16;
+  integers_.chunks = layout.depth / integers_.chunk;
+  integer_memory_.resize(integers_.padded_rows() * layout.depth);
+  steps_.resize(integers_.padded_rows() * integers_.chunks);
+  integers_.integers = integer_memory_.data();
+  integers_.steps = steps_.data();
+  make_integers_avx512(integers_, reinterpret_cast<const float*>(x_), depth_, type_.codes == DType::kFp4);
 }
 
 // So that no kernel meets a partial depth, whose last columns would have to be masked: garbage times a padding zero is

@@ -4,17 +4,17 @@
 //   float16    AVX-512 or AVX2 (gemm_panels); rows of float32
 //   bfloat16   AMX (gemm_amx), else AVX512_BF16 (gemm_panels), else as float16
 //   quantised  int8, int4 and fp4 in integers where AVX-512 has VNNI but not BF16 (gemm_integers); else as their
-//   values, bfloat16 where that has products of its own, else float32, to which slices are expanded
-//              meanwhile (expand.h); few rows with
-//              AVX-512, for bfloat16 values with BF16 and VBMI: without a copy of the values (gemm_codes); but for
-//              fp8, few rows with AMX: in runs (gemm_code_runs)
+//              values, bfloat16 where that has products of its own, else float32, to which slices are expanded
+//              meanwhile (expand.h); few rows with AVX-512, for bfloat16 values with BF16 and VBMI: without a copy of
+//              the values (gemm_codes); but for fp8, few rows with AMX: in runs (gemm_code_runs)
 //
-// Every kernel adds the products of one result in the order of k in one chain, so a row has the same bits whatever rows
-// are beside it and however the weight is cut. A library's kernels do not: oneDNN 2.6 cuts k into blocks by shape, from
-// depth 1000 on, and was no faster (perf/README.md, "Gemm").
+// Every kernel adds the products of one result, or of integers the sums of neighbouring ones, in the order of k in one
+// chain, so a row has the same bits whatever rows are beside it and however the weight is cut. A library's kernels do
+// not: oneDNN 2.6 cuts k into blocks by shape, from depth 1000 on, and was no faster (perf/README.md, "Gemm").
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -73,13 +73,16 @@ class Gemm {
   };
 
   void pad_depth();
+  void take_integers();
 
   WeightType type_;
   const std::byte* x_ = nullptr;  // the depth padded as packed; not of integers
   int rows_ = 0, depth_ = 0;
-  IntegerRows integers_;
-  std::vector<std::byte> padded_;  // x with its depth padded by zeros; rarely needed
-  std::vector<std::byte> pairs_;   // of gemm_code_runs
+  IntegerRows integers_{};                    // x of integers
+  std::vector<std::int16_t> integer_memory_;  // of integers_
+  std::vector<float> steps_;                  // of integers_
+  std::vector<std::byte> padded_;             // x with its depth padded by zeros; rarely needed
+  std::vector<std::byte> pairs_;              // of gemm_code_runs
   std::unique_ptr<Scratch> scratch_ = std::make_unique<Scratch>();
 };
 

@@ -109,10 +109,9 @@ class IntegersGemm {
     std::memset(sums, 0, groups * kRows * sizeof sums[0]);
     V scales[4] = {};
     std::size_t row = static_cast<std::size_t>(first_group) * kRows;
-    for (int k = 0; k < e_.layout.depth; k += kChunk, row += static_cast<std::size_t>(x_.groups) * kRows) {
+    for (int k = 0; k < e_.layout.depth; k += kChunk, row += x_.padded_rows()) {
       if (k % e_.layout.group == 0) load_scales(block, k / e_.layout.group, scales);
-      add_chunk(block + e_.layout.codes_at(k), x_.integers.data() + row * kChunk, x_.steps.data() + row, groups, scales,
-                sums);
+      add_chunk(block + e_.layout.codes_at(k), x_.integers + row * kChunk, x_.steps + row, groups, scales, sums);
     }
     const int first = first_group * kRows, rows = std::min(groups * kRows, x_.rows - first);
     for (int m = 0; m < rows; ++m) {
@@ -195,26 +194,18 @@ void multiply(const PanelCall& call, const IntegerRows& x, const Codes& codes) {
 
 }  // namespace
 
-void IntegerRows::take_avx512(const WeightType& type, const float* x, int x_rows, int depth) {
-  const QuantisedLayout layout(depth, type);
-  rows = x_rows;
-  groups = ceil_div(rows, kMostTogether);
-  together = ceil_div(rows, groups);
-  chunk = layout.group % 32 == 0 ? 32 : 16;
-  const int chunks = layout.depth / chunk;
-  const auto padded = static_cast<std::size_t>(groups) * together;
-  integers.resize(padded * layout.depth);
-  steps.resize(padded * chunks);
-  const bool halves = type.codes == DType::kFp4;
+void make_integers_avx512(const IntegerRows& to, const float* x, int depth, bool halves) {
   const auto make = [&](const auto& maker) {
-    for (int m = 0; m < rows; ++m, x += depth) {
-      for (int c = 0; c < chunks; ++c) {
-        const std::size_t at = c * padded + m;
-        maker.run(x + c * chunk, depth - c * chunk, integers.data() + at * chunk, &steps[at]);
+    for (int m = 0; m < to.rows; ++m) {
+      const float* row = x + static_cast<std::size_t>(m) * depth;
+      for (int c = 0, first = 0; c < to.chunks; ++c, first += to.chunk) {
+        const std::size_t at = c * to.padded_rows() + m;
+        const int count = std::max(depth - first, 0);  // a chunk may be padding alone
+        maker.run(row + (count > 0 ? first : 0), count, to.integers + at * to.chunk, to.steps + at);
       }
     }
   };
-  chunk == 32 ? make(ChunkMaker<2>(halves)) : make(ChunkMaker<1>(halves));
+  to.chunk == 32 ? make(ChunkMaker<2>(halves)) : make(ChunkMaker<1>(halves));
 }
 
 void gemm_integers_avx512(const PanelCall& call, const IntegerRows& x) {

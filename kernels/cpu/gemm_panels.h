@@ -24,7 +24,7 @@ struct PanelBlocking {
   int ahead_bytes = 256;         // of a single group
   int slice_bytes = 32 << 10;    // of several groups: in the second cache; whole steps
   int again_bytes = 4 << 10;     // of several groups
-  int codes_ahead_bytes = 3072;  // of codes that gemm_codes multiplies
+  int codes_ahead_bytes = 3072;  // of codes that gemm_codes and gemm_integers multiply
 
   bool operator==(const PanelBlocking&) const = default;
 };

@@ -22,9 +22,8 @@ struct NamedIsa {
   std::string_view name;
 };
 
-// What a program for this architecture may use, the narrowest first: "avx2", "avx512", "avx512_vnni",
-// "avx512_bf16", "amx"; for
-// aarch64 "neon" alone, which is kAvx2's kernels with two registers of four lanes for one of eight
+// What a program for this architecture may use, the narrowest first: "avx2", "avx512", "avx512_vnni", "avx512_bf16",
+// "amx"; for aarch64 "neon" alone, which is kAvx2's kernels with two registers of four lanes for one of eight
 // (computron/base/vectors.h).
 std::span<const NamedIsa> known_isas();
 std::string_view name_of(Isa isa);

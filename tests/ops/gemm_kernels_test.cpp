@@ -39,7 +39,7 @@ std::vector<std::byte> pack(const QuantisedWeight& w) {
 // [rows, out] of the first `rows` rows of x.
 Floats multiply(const GemmChoice& choice, const WeightType& type, const std::vector<std::byte>& x, int rows, int in,
                 const std::vector<std::byte>& weight, int out) {
-  Gemm gemm;
+  static Gemm gemm;  // as a thread has it: nothing of what it took before may be left
   Floats tile(static_cast<std::size_t>(rows) * out, std::numeric_limits<float>::quiet_NaN());
   gemm.take_rows(type, x.data(), rows, in);
   gemm.run(choice, weight.data(), out, tile.data());
@@ -177,14 +177,14 @@ TEST(GemmKernels, CandidatesOfAQuantisedTypeHaveTheSameBits) {
   }
 }
 
-TEST(GemmKernels, QuantisedWeightsHaveTheBitsOfTheirValues) {
+TEST(GemmKernels, QuantisedWeightsHaveTheBitsOfTheirValuesOrIntegers) {
   constexpr int kOut = 128, kMaxRows = 40;
   for (const DType values : multiplied_values()) {
     for (const int in : {20, 64, 100, 1000}) {
       const auto x = random_floats(static_cast<std::size_t>(kMaxRows) * in, 1, values);
       for (const WeightType& type : quantised_types(values)) {
         expect_product_of_values(random_quantised(type, kOut, in, 2, ordinary_scales()), x,
-                                 {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 40});
+                                 {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17, 40});
         expect_product_of_values(random_quantised(type, kOut, in, 2, positive_scales()), x, {1, 2, 3, 4, 5, 6, 16, 17});
       }
     }
@@ -208,7 +208,7 @@ TEST(GemmKernels, IntegersAreNearWhatTheyStandFor) {
     for (int m = 0; m < kRows; ++m) {
       for (int n = 0; n < kOut; ++n) {
         double bound = 0;
-        for (int first = 0; first < kIn; first += 16) {  // chunks of 32 are no nearer than their halves' largest allow
+        for (int first = 0; first < kIn; first += 16) {  // by the largest of 32, also where chunks are of 16
           const int begin = first / 32 * 32, end = std::min(begin + 32, kIn);
           double largest = 0, weights = 0;
           for (int k = begin; k < end; ++k) largest = std::max(largest, std::abs(static_cast<double>(x[m * kIn + k])));
@@ -302,13 +302,14 @@ TEST(GemmKernels, QuantisedZerosKeepTheirSigns) {
   }
 }
 
-// An element of x that is not finite meets every code, 0 too, as the plain weight of the values does.
+// An element of x that is not finite meets every code, 0 too, as the plain weight of the values does, or makes its row
+// NaN; rows beside it stay what they are.
 TEST(GemmKernels, QuantisedWeightsPassOnWhatIsNotFinite) {
   constexpr int kOut = 64, kIn = 96, kRows = 9;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const DType values : multiplied_values()) {
     auto x = random_floats(static_cast<std::size_t>(kRows) * kIn, 7, values);
-    for (int m = 0; m < kRows; ++m) {
+    for (int m = 0; m < kRows; m += 2) {
       x[static_cast<std::size_t>(m) * kIn + 11 * m] = m % 3 == 0 ? kInfinity : m % 3 == 1 ? -kInfinity : std::nanf("1");
     }
     for (const WeightType& type : quantised_types(values)) {

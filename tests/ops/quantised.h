@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "computron/base/weight_type.h"
@@ -143,36 +145,48 @@ inline std::vector<WeightType> quantised_types(DType values) {
   return types;
 }
 
-// x [rows, in] · wᵀ as gemm_integers.h defines it: of rows of x that become integers of 16 bits, chunk by chunk.
+// Neighbours in a row of x as integers of 16 bits, by gemm_integers.h; all zero and the step no number where one is not
+// finite.
+struct IntegerChunk {
+  float step = 0;
+  std::vector<int> integers;
+
+  IntegerChunk(std::span<const float> x, int size) : integers(static_cast<std::size_t>(size)) {
+    float largest = 0;
+    for (const float element : x) largest = std::max(largest, std::isfinite(element) ? std::abs(element) : INFINITY);
+    step = std::numeric_limits<float>::quiet_NaN();
+    if (largest == INFINITY) return;
+    int exponent = 0;
+    std::frexp(largest, &exponent);  // largest < 2^exponent
+    step = std::ldexp(1.0f, std::max(exponent - 15, -125));
+    for (std::size_t k = 0; k < x.size(); ++k) {
+      integers[k] = std::min(static_cast<int>(std::nearbyint(static_cast<double>(x[k]) / step)), 32767);
+    }
+  }
+};
+
+// x [rows, in] · wᵀ as gemm_integers.h defines it.
 inline Floats integer_products(const QuantisedWeight& w, const Floats& x, int rows) {
   const int padded = (w.in + 31) / 32 * 32, chunk = std::min(w.type.group, padded) % 32 == 0 ? 32 : 16;
+  std::vector<int> codes(static_cast<std::size_t>(w.out) * padded);  // twice each: those of fp4 have halves
+  for (int n = 0; n < w.out; ++n) {
+    for (int k = 0; k < w.in; ++k) {
+      const auto code = std::to_integer<unsigned>(w.codes[QuantisedWeight::place(n, w.in, k)]);
+      codes[QuantisedWeight::place(n, padded, k)] = static_cast<int>(2 * value_of_code(w.type.codes, code));
+    }
+  }
   Floats products(static_cast<std::size_t>(rows) * w.out);
   for (int m = 0; m < rows; ++m) {
     for (int first = 0; first < padded; first += chunk) {
-      const int end = std::min(first + chunk, w.in);  // a chunk may be padding alone
-      float largest = 0;
-      bool finite = true;
-      for (int k = first; k < end; ++k) {
-        const float element = x[QuantisedWeight::place(m, w.in, k)];
-        finite = finite && std::isfinite(element);
-        largest = std::max(largest, std::abs(element));
-      }
-      int exponent = 0;
-      std::frexp(largest, &exponent);  // of a largest below 2^exponent
-      const float step = std::ldexp(1.0f, std::max(exponent - 15, -125));
-      std::vector<int> integers(static_cast<std::size_t>(chunk));
-      for (int k = first; finite && k < end; ++k) {
-        const double steps = std::nearbyint(static_cast<double>(x[QuantisedWeight::place(m, w.in, k)]) / step);
-        integers[static_cast<std::size_t>(k - first)] = std::min(static_cast<int>(steps), 32767);
-      }
+      const int count = std::clamp(w.in - first, 0, chunk);  // a chunk may be padding alone
+      const float* elements = x.data() + QuantisedWeight::place(m, w.in, std::min(first, w.in));
+      const IntegerChunk of_x({elements, static_cast<std::size_t>(count)}, chunk);
       for (int n = 0; n < w.out; ++n) {
-        double sum = 0;  // of whole numbers and halves: exact
-        for (int k = first; k < end; ++k) {
-          const auto code = std::to_integer<unsigned>(w.codes[QuantisedWeight::place(n, w.in, k)]);
-          sum += integers[static_cast<std::size_t>(k - first)] * static_cast<double>(value_of_code(w.type.codes, code));
-        }
+        const int* of_row = &codes[QuantisedWeight::place(n, padded, first)];
+        int twice = 0;
+        for (int k = 0; k < chunk; ++k) twice += of_x.integers[static_cast<std::size_t>(k)] * of_row[k];
+        const float of_chunk = static_cast<float>(0.5 * twice) * of_x.step;
         float& product = products[QuantisedWeight::place(m, w.out, n)];
-        const float of_chunk = static_cast<float>(sum) * (finite ? step : std::numeric_limits<float>::quiet_NaN());
         product = std::fma(of_chunk, first / w.type.group < w.groups() ? w.scale(n, first) : 0.0f, product);
       }
     }

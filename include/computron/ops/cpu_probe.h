@@ -7,9 +7,9 @@
 
 namespace computron {
 
-// The widest vector instructions that the kernels use on this processor: "avx2", "avx512", "avx512_vnni", "avx512_bf16" or "amx";
-// "neon" on aarch64. The environment's COMPUTRON_MAX_ISA, one of these names, holds them to narrower ones; throws Error
-// (usage) where it says something else.
+// The widest vector instructions that the kernels use on this processor: "avx2", "avx512", "avx512_vnni", "avx512_bf16"
+// or "amx"; "neon" on aarch64. The environment's COMPUTRON_MAX_ISA, one of these names, holds them to narrower ones;
+// throws Error (usage) where it says something else.
 std::string instruction_set();
 
 // Loads every byte of [data, data + bytes) once, in order, and does nothing with it: the yardstick of everything that

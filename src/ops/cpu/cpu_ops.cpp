@@ -186,7 +186,8 @@ void CpuOps::run_gemm(CpuContext& context, const GemmCall& call) {
   });
 }
 
-// A tile goes to its place with bias, activation and conversion while it is in the second cache.
+// Rows of x, which may have to be made something else first, go by outermost: a task has but eight blocks of the
+// weight. A tile goes to its place with bias, activation and conversion while it is in the second cache.
 void CpuOps::run_gemm_task(CpuContext& context, int thread, const GemmCall& call, const GemmTask& task) {
   const auto& [x, weight, bias, activation, out, panels_ready, bias_ready] = call;
   Workspace& own = workspace(thread);
