@@ -100,7 +100,6 @@ class CodesGemmF32 {
   static constexpr int kMostTogether = 6;  // rows of x that meet all columns of a block at once
   static constexpr int kMostInTurns = 12;  // that meet one half of them at once
   static constexpr int kSliceDepth = 64;   // of what is expanded
-  static constexpr int kNearBytes = 1024;  // ahead in the first cache
   static constexpr std::size_t kLine = 64;
 
  public:
@@ -219,12 +218,8 @@ class CodesGemmF32 {
     }
   }
 
-  // Memory for the line that is so far ahead of `p`: into the second cache, and from there into the first.
-  // GCC 12 removes calls of a function that only prefetches, unless it is inlined.
   __attribute__((always_inline)) void ask(const std::byte* p) const {
-    const char* line = reinterpret_cast<const char*>(p);
-    _mm_prefetch(line + call_.blocking.codes_ahead_bytes, _MM_HINT_T1);
-    _mm_prefetch(line + kNearBytes, _MM_HINT_T0);
+    Expand512::ask(p, call_.blocking.codes_ahead_bytes);
   }
 
   const PanelCall& call_;

@@ -88,7 +88,6 @@ class IntegersGemm {
   static constexpr int kPairs = kChunk / 2;
   static constexpr int kChains = kRows == 1 ? 4 : kRows <= 3 ? 2 : 1;  // of sums of a row, to which results are late
   static constexpr int kMostGroups = 32 / kRows;                       // of rows that use codes in registers in turns
-  static constexpr int kNearBytes = 1024;                              // ahead in the first cache
 
  public:
   IntegersGemm(const PanelCall& call, const IntegerRows& x, const Codes& codes)
@@ -169,12 +168,8 @@ class IntegersGemm {
     asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(words), "m"(*reinterpret_cast<const Pair*>(pair)));
   }
 
-  // Memory for the line that is so far ahead of `p`: into the second cache, and from there into the first.
-  // GCC 12 removes calls of a function that only prefetches, unless it is inlined.
   __attribute__((always_inline)) void ask(const std::byte* p) const {
-    const char* line = reinterpret_cast<const char*>(p);
-    _mm_prefetch(line + call_.blocking.codes_ahead_bytes, _MM_HINT_T1);
-    _mm_prefetch(line + kNearBytes, _MM_HINT_T0);
+    Expand512::ask(p, call_.blocking.codes_ahead_bytes);
   }
 
   const PanelCall& call_;
