@@ -4,7 +4,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 
@@ -29,7 +31,7 @@ unsigned char* dynamic_shared();  // `shared_bytes`, filled with 0xFF at a block
 // __syncthreads_and.
 int barrier(int all = 1);
 
-inline constexpr std::size_t kMostExchanged = 32;
+inline constexpr std::size_t kMostExchanged = 48;
 struct Slot {
   alignas(16) std::byte bytes[kMostExchanged];
 
@@ -41,18 +43,83 @@ struct Slot {
   }
 };
 
-// Where this lane writes what it gives; then what each lane of the warp gave: kLanes slots, there until this lane's
-// exchange after the next.
-Slot& own_slot();
-const Slot* exchange_slots();
-// Written once and never copied: a processor waits for a load that is wider than the stores before it.
+// A warp of the block that runs. Values of two exchanges: a lane may be at the next one while another has not read this
+// one's.
+struct Warp {
+  Slot slots[2][kLanes];
+  void* stacks[kLanes];       // their tops, of fibers that do not run
+  uint3 indices[kLanes];      // threadIdx
+  std::uint32_t present = 0;  // a bit a lane
+  std::uint32_t running = 0;  // those that wait for nobody and are not over
+  std::uint32_t arrived = 0;  // at the exchange
+  int turn = 0;
+};
+// Which fiber runs, and whether the one after it is the next of higher number or of lower.
+struct Seat {
+  Warp* warp = nullptr;
+  int lane = 0;
+  bool up = true;
+};
+extern constinit thread_local Seat seat;
+inline int lane() { return seat.lane; }
+
+// Leaves the stack that is in use, whose top it tells, for the one whose top is `to`.
+__attribute__((always_inline)) inline void switch_stack(void** from, void* to) {
+  asm volatile(
+      "leaq -128(%%rsp), %%rsp\n"  // what the ABI lets a function keep below its stack
+      "pushq %%rbp\n"
+      "leaq 1f(%%rip), %%rax\n"
+      "pushq %%rax\n"
+      "movq %%rsp, (%0)\n"
+      "movq %1, %%rsp\n"
+      "popq %%rax\n"
+      "jmpq *%%rax\n"
+      "1:\n"
+      "popq %%rbp\n"
+      "leaq 128(%%rsp), %%rsp\n"
+      : "+D"(from), "+S"(to)
+      :
+      : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1", "xmm2",
+        "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15",
+        "memory", "cc");
+}
+
+// To lane `lane` of `warp`, if that is another.
+__attribute__((always_inline)) inline void switch_to(Warp& warp, int lane) {
+  if (&warp == seat.warp && lane == seat.lane) return;
+  void** const from = &seat.warp->stacks[seat.lane];
+  seat.warp = &warp;
+  seat.lane = lane;
+  place.threadIdx = warp.indices[lane];
+  switch_stack(from, warp.stacks[lane]);
+}
+// The next of `lanes`, which are not none, after `lane`.
+inline int next_of(std::uint32_t lanes, int lane) {
+  return seat.up ? (lane + 1 + std::countr_zero(std::rotr(lanes, lane + 1))) % kLanes
+                 : (lane + kLanes - 1 - std::countl_zero(std::rotl(lanes, kLanes - lane))) % kLanes;
+}
+// To one that can go on.
+void hand_over();
+
+// What each lane of the warp gives: kLanes slots, there until this lane's exchange after the next. A value is written
+// once and never copied: a processor waits for a load that is wider than the stores before it.
 template <class T>
 const Slot* exchange(const T& mine) {
   static_assert(sizeof(T) <= kMostExchanged);
-  std::memcpy(own_slot().bytes, &mine, sizeof mine);
-  return exchange_slots();
+  Warp& warp = *seat.warp;
+  const Slot* slots = warp.slots[warp.turn];
+  std::memcpy(warp.slots[warp.turn][seat.lane].bytes, &mine, sizeof mine);
+  warp.arrived |= 1u << seat.lane;
+  if (warp.arrived == warp.present) {
+    warp.arrived = 0;
+    warp.running = warp.present;
+    warp.turn = 1 - warp.turn;
+  } else {
+    warp.running &= ~(1u << seat.lane);
+    warp.running != 0 ? switch_to(warp, next_of(warp.running, seat.lane)) : hand_over();
+  }
+  return slots;
 }
-int lane();
 
 // cp.async of 16 bytes: happens when it is waited for, no earlier. Null: zeros.
 void copy_later(void* to, const void* from);

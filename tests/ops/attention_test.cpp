@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "tests/ops/ops_fixture.h"
+#include "tests/support/test_device.h"
 
 namespace computron::testing {
 namespace {
@@ -144,6 +145,13 @@ class AttentionTest : public OpsTest {
     }
     return result;
   }
+
+  // The first `tokens` tokens of the first sequence. Keys and values do not depend on who sees them, and rows that see
+  // themselves alone are soon done.
+  void store(Case c, const Cache& cache, const Sequence& sequence, int tokens) {
+    c.shape.window = 1;
+    attend(c, cache, {sequence}, {{0, 0, tokens}});
+  }
 };
 
 // What rounds differently by the number of rows at hand: the GPU's tensor cores, and only they.
@@ -199,7 +207,7 @@ std::string describe(const Case& c) {
 
 TEST_P(AttentionTest, MatchesDoubleLoop) {
   for (const Case& c : cases(bench_)) {
-    for (const int tokens : {1, 5, 200, 600}) {
+    for (const int tokens : {1, 5, 200, test::on_emulated_gpu() ? 300 : 600}) {
       if (tokens > 256 && bench_.traits().host_memory) continue;  // several of the GPU's KV splits
       const Cache cache(bench_, c, 608);
       const auto sequence = random_sequence(c.shape, tokens, 1);
@@ -327,7 +335,7 @@ TEST_P(AttentionTest, DecodingMatchesDoubleLoop) {
     if (!c.shape.causal) continue;
     const Cache cache(bench_, c, 608);
     const auto sequence = random_sequence(c.shape, tokens, 1);
-    attend(c, cache, {sequence}, {{0, 0, tokens - 1}});
+    store(c, cache, sequence, tokens - 1);
     const auto last = attend(c, cache, {sequence}, {{0, tokens - 1, 1}});
     expect_close(last[0], reference(c, sequence, tokens - 1), decoded_tolerance(bench_.traits(), c.cache_dtype),
                  describe(c));

@@ -13,33 +13,37 @@ namespace twin {
 
 using emulated_gpu::exchange;
 
+// What a lane has of A and B, two neighbours in k a register.
 struct Operands {
-  unsigned a[4], b[2];
+  float a[4][2], b[2][2];
 };
 
-// The elements k of two neighbours in a register.
-template <class T>
-void widen_pair(unsigned pair, float* out) {
-  out[0] = widen(T{static_cast<std::uint16_t>(pair)});
-  out[1] = widen(T{static_cast<std::uint16_t>(pair >> 16)});
+template <class T, std::size_t kRegisters>
+void widen_pairs(const unsigned (&pairs)[kRegisters], float (&out)[kRegisters][2]) {
+  for (std::size_t i = 0; i < kRegisters; ++i) {
+    out[i][0] = widen(T{static_cast<std::uint16_t>(pairs[i])});
+    out[i][1] = widen(T{static_cast<std::uint16_t>(pairs[i] >> 16)});
+  }
 }
 
 // Row `row` of A, of which lane 4 (row % 8) + t has k 2t, 2t + 1 and 2t + 8, 2t + 9.
-template <class T>
-void row_of_a(const emulated_gpu::Slot* lanes, int row, float (&out)[16]) {
+inline void row_of_a(const emulated_gpu::Slot* lanes, int row, float (&out)[16]) {
   for (int t = 0; t < 4; ++t) {
-    const auto of = lanes[row % 8 * 4 + t].as<Operands>();
-    widen_pair<T>(of.a[row / 8], out + 2 * t);
-    widen_pair<T>(of.a[row / 8 + 2], out + 2 * t + 8);
+    const auto& of = *reinterpret_cast<const Operands*>(lanes[row % 8 * 4 + t].bytes);
+    for (int i = 0; i < 2; ++i) {
+      out[2 * t + i] = of.a[row / 8][i];
+      out[2 * t + 8 + i] = of.a[row / 8 + 2][i];
+    }
   }
 }
 // Column `column` of B, likewise.
-template <class T>
-void column_of_b(const emulated_gpu::Slot* lanes, int column, float (&out)[16]) {
+inline void column_of_b(const emulated_gpu::Slot* lanes, int column, float (&out)[16]) {
   for (int t = 0; t < 4; ++t) {
-    const auto of = lanes[column * 4 + t].as<Operands>();
-    widen_pair<T>(of.b[0], out + 2 * t);
-    widen_pair<T>(of.b[1], out + 2 * t + 8);
+    const auto& of = *reinterpret_cast<const Operands*>(lanes[column * 4 + t].bytes);
+    for (int i = 0; i < 2; ++i) {
+      out[2 * t + i] = of.b[0][i];
+      out[2 * t + 8 + i] = of.b[1][i];
+    }
   }
 }
 
@@ -47,12 +51,15 @@ void column_of_b(const emulated_gpu::Slot* lanes, int column, float (&out)[16]) 
 
 template <class T>
 void mma(T, float (&acc)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-  const emulated_gpu::Slot* lanes = twin::exchange(twin::Operands{{a0, a1, a2, a3}, {b0, b1}});
+  twin::Operands mine;
+  twin::widen_pairs<T>({a0, a1, a2, a3}, mine.a);
+  twin::widen_pairs<T>({b0, b1}, mine.b);
+  const emulated_gpu::Slot* lanes = twin::exchange(mine);
   const int g = emulated_gpu::lane() / 4, t = emulated_gpu::lane() % 4;
   float a[2][16], b[2][16];
   for (int i = 0; i < 2; ++i) {
-    twin::row_of_a<T>(lanes, g + 8 * i, a[i]);
-    twin::column_of_b<T>(lanes, 2 * t + i, b[i]);
+    twin::row_of_a(lanes, g + 8 * i, a[i]);
+    twin::column_of_b(lanes, 2 * t + i, b[i]);
   }
   for (int i = 0; i < 4; ++i) {
     for (int k = 0; k < 16; ++k) acc[i] += a[i / 2][k] * b[i % 2][k];

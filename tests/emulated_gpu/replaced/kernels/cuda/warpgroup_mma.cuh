@@ -23,10 +23,12 @@ template <class T>
 void multiply_async(T, WarpgroupSums& acc, unsigned a0, unsigned a1, unsigned a2, unsigned a3, const void* rows,
                     int window) {
   emulated_gpu::check_aligned(rows, 16);
-  const emulated_gpu::Slot* lanes = twin::exchange(twin::Operands{{a0, a1, a2, a3}, {}});
+  twin::Operands mine{};
+  twin::widen_pairs<T>({a0, a1, a2, a3}, mine.a);
+  const emulated_gpu::Slot* lanes = twin::exchange(mine);
   const int g = emulated_gpu::lane() / 4, t = emulated_gpu::lane() % 4;
   float a[2][16];
-  for (int i = 0; i < 2; ++i) twin::row_of_a<T>(lanes, g + 8 * i, a[i]);
+  for (int i = 0; i < 2; ++i) twin::row_of_a(lanes, g + 8 * i, a[i]);
   for (int column = 2 * t; column < kWarpgroupColumns; column += column % 2 == 0 ? 1 : 7) {
     float b[16];
     for (int k = 0; k < 16; ++k) {
