@@ -18,11 +18,12 @@ namespace computron::kernels {
 
 // A matter of time alone.
 struct PanelBlocking {
-  // Slices in scratch memory, in steps of four bytes a column: 16 KiB of a block, 128 KiB for kManyRows rows and more.
+  // Steps of a slice: in scratch memory, and for kManyRows rows and more. With four bytes a column 16 and 128 KiB of a
+  // block.
   static constexpr int kShortSlice = 64, kMostSlice = 512, kManyRows = 32;
 
   int ahead_bytes = 256;         // of a single group
-  int slice_bytes = 32 << 10;    // of several groups: in the second cache; whole steps
+  int slice_bytes = 32 << 10;    // of several groups, of fewer than kManyRows: in the second cache; whole steps
   int again_bytes = 4 << 10;     // of several groups
   int codes_ahead_bytes = 3072;  // of codes that gemm_codes and gemm_integers multiply
 

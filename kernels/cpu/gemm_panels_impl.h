@@ -81,10 +81,12 @@ class PanelGemm {
     run_groups<kUnitLines, /*kAgain=*/false>(slice_at(block, 0, steps_, tile), ahead);
   }
 
-  // What goes through scratch memory is cut smaller: few rows read it from the first cache.
+  // Many rows go through longer slices, so that more of each row is read in one go. What goes through scratch memory is
+  // cut smaller: few rows read it from the first cache.
   int most_steps() const {
-    if (call_.expansion == nullptr) return call_.blocking.slice_bytes / kUnitBytes;
-    return call_.rows < PanelBlocking::kManyRows ? PanelBlocking::kShortSlice : PanelBlocking::kMostSlice;
+    if (call_.rows >= PanelBlocking::kManyRows) return PanelBlocking::kMostSlice;
+    if (call_.expansion != nullptr) return PanelBlocking::kShortSlice;
+    return call_.blocking.slice_bytes / kUnitBytes;
   }
 
   // While the passes over a slice use it each asks for its part of the next, so that memory is read all the time. The
@@ -146,7 +148,10 @@ class PanelGemm {
   void multiply(const Unit* unit, const Row* x, int steps, float* tile, bool from_zero, Ahead& ahead) const {
     const auto columns = static_cast<std::size_t>(call_.columns);
     V sums[kRows][kVectors];
+    // Without the pragmas GCC 12 has the sums pass through memory before and after the steps.
+#pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) {
         sums[m][v] = from_zero ? Format::zero() : Format::load_sum(tile + m * columns + v * kLanes);
       }
@@ -162,7 +167,9 @@ class PanelGemm {
       add_step(unit, x + k * Format::kParts, sums);
     }
     ahead.next = next;
+#pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) Format::store(tile + m * columns + v * kLanes, sums[m][v]);
     }
   }

@@ -201,9 +201,9 @@ void CpuOps::run_gemm_task(CpuContext& context, int thread, const GemmCall& call
       const std::byte* packed = panel.data + kernels::packed_bytes(task.row + n, weight.in, weight.type);
       const int column = panel.row_begin + task.row + n;
       const int columns = std::min(width, task.rows - n);
-      own.gemm.run(choices_.of(weight.type), packed, width, own.tile.data());
+      own.gemm.run(choices_.of(weight.type), packed, width, own.tile);
       for (int r = 0; r < rows; ++r) {
-        kernels::activate(activation, own.tile.data() + static_cast<std::size_t>(r) * width,
+        kernels::activate(activation, own.tile + static_cast<std::size_t>(r) * width,
                           bias.data == nullptr ? nullptr : bias.data + column, columns,
                           row_of(out, m + r) + column * size_of(out.dtype), out.dtype);
       }

@@ -70,7 +70,7 @@ class CpuOps final : public Ops {
   // What one thread of the pool needs; made by that thread, so that its memory is its own.
   struct Workspace {
     kernels::Gemm gemm;
-    std::vector<float> tile = std::vector<float>(kTileFloats);
+    alignas(64) float tile[kTileFloats];
     kernels::AttentionScratch attention;
     std::vector<float> scaled;  // of a row of logits
     std::vector<float> wide;    // rows of x as float32
