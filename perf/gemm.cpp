@@ -153,12 +153,13 @@ class TypeBench {
 
   void multiply(GemmKernel kernel, int rows, int thread) const {
     Gemm gemm;
-    std::vector<float> tile(kTileFloats);
+    const Memory memory = huge_pages(kTileFloats * sizeof(float));  // at whole cache lines
+    auto* const tile = reinterpret_cast<float*>(memory.get());
     const int width = std::min(512, kTileFloats / rows / kernels::kRowBlock * kernels::kRowBlock);
     const std::size_t piece = kernels::packed_bytes(width, kDepth, type_), pieces = used_bytes(rows) / piece;
     for (std::size_t i = pieces * thread / threads_; i < pieces * (thread + 1) / threads_; ++i) {
       gemm.take_rows(type_, reinterpret_cast<const std::byte*>(x_.data()), rows, kDepth);
-      gemm.run({kernel, {}}, weights_.get() + i * piece, width, tile.data());
+      gemm.run({kernel, {}}, weights_.get() + i * piece, width, tile);
     }
   }
 

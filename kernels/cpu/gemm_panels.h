@@ -18,12 +18,12 @@ namespace computron::kernels {
 
 // A matter of time alone.
 struct PanelBlocking {
-  // Steps of a slice: in scratch memory, and for kManyRows rows and more. With four bytes a column 16 and 128 KiB of a
-  // block.
-  static constexpr int kShortSlice = 64, kMostSlice = 512, kManyRows = 32;
+  // Steps of a slice in scratch memory: kShortSlice, for kManyRows rows and more kMostSlice, 128 KiB of a block with
+  // four bytes a column. So many steps have slices of a packed block, too, that as many rows of kLongRow steps meet.
+  static constexpr int kShortSlice = 64, kMostSlice = 512, kManyRows = 32, kLongRow = 1024;
 
   int ahead_bytes = 256;         // of a single group
-  int slice_bytes = 32 << 10;    // of several groups, of fewer than kManyRows: in the second cache; whole steps
+  int slice_bytes = 32 << 10;    // of several groups: in the second cache; whole steps
   int again_bytes = 4 << 10;     // of several groups
   int codes_ahead_bytes = 3072;  // of codes that gemm_codes and gemm_integers multiply
 

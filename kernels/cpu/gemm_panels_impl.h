@@ -81,12 +81,14 @@ class PanelGemm {
     run_groups<kUnitLines, /*kAgain=*/false>(slice_at(block, 0, steps_, tile), ahead);
   }
 
-  // Many rows go through longer slices, so that more of each row is read in one go. What goes through scratch memory is
-  // cut smaller: few rows read it from the first cache.
+  // Many rows that are long go through longer slices, so that more of each is read in one go. What goes through scratch
+  // memory is cut smaller: few rows read it from the first cache.
   int most_steps() const {
-    if (call_.rows >= PanelBlocking::kManyRows) return PanelBlocking::kMostSlice;
-    if (call_.expansion != nullptr) return PanelBlocking::kShortSlice;
-    return call_.blocking.slice_bytes / kUnitBytes;
+    const bool many = call_.rows >= PanelBlocking::kManyRows;
+    if (call_.expansion != nullptr) return many ? PanelBlocking::kMostSlice : PanelBlocking::kShortSlice;
+    const int usual = call_.blocking.slice_bytes / static_cast<int>(kUnitBytes);
+    if (!many || steps_ < PanelBlocking::kLongRow || usual > PanelBlocking::kMostSlice) return usual;
+    return PanelBlocking::kMostSlice;
   }
 
   // While the passes over a slice use it each asks for its part of the next, so that memory is read all the time. The

@@ -63,6 +63,9 @@ struct Seat {
 extern constinit thread_local Seat seat;
 inline int lane() { return seat.lane; }
 
+#ifdef __AVX512F__
+#error "switch_stack() does not say that it loses the registers of AVX-512"
+#endif
 // Leaves the stack that is in use, whose top it tells, for the one whose top is `to`.
 __attribute__((always_inline)) inline void switch_stack(void** from, void* to) {
   asm volatile(
