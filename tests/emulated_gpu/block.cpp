@@ -20,7 +20,7 @@ constinit thread_local Seat seat;
 namespace {
 
 constexpr std::size_t kStackBytes = std::size_t{64} << 10;
-constexpr std::size_t kColours = 61, kColourBytes = 576;  // stacks begin in different lines of the processor's caches
+constexpr std::size_t kColours = 61, kColourBytes = 512;  // stacks begin in different lines of the processor's caches
 
 struct Copy {
   void* to;
