@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 GROUP = 32
 HELD_OUT = "inputs/trained/held_out/tokens.json"
 FOLDERS = [f"inputs/trained/{name}" for name in ("base", "licence", "manual", "python")]
+OF_CONVERT = (8, 7.75, 7.25, 7, 8.25, 8.5, 8.75, 9)  # kInt4Divisors of base/quantise.h
 
 
 def rounded(scale, dtype):
@@ -42,24 +43,29 @@ def ties_up(x):
     return torch.trunc(x + 8.5) - 8
 
 
-def of_least_error(groups):
-    """Another rule: of scales from peak / -5.5 to peak / -9.5 the one with the least sum of squared errors."""
-    best, least = None, None
-    for divisor in numpy.arange(5.5, 9.6, 0.1):
-        values = decoded(groups, rounded(peaks(groups) / -divisor, torch.bfloat16))
-        error = ((values - groups) ** 2).sum(-1, keepdim=True)
-        better = error < (error + 1 if least is None else least)
-        best = values if best is None else torch.where(better, values, best)
-        least = error if least is None else torch.minimum(error, least)
-    return best
+def of_least_error(divisors):
+    """Of the scales that are the peak by one of these divisors the first with the least sum of squared errors."""
+
+    def rule(groups):
+        best, least = None, None
+        for divisor in divisors:
+            values = decoded(groups, rounded(peaks(groups) / -divisor, torch.bfloat16))
+            error = ((values - groups) ** 2).sum(-1, keepdim=True)
+            better = error < (error + 1 if least is None else least)
+            best = values if best is None else torch.where(better, values, best)
+            least = error if least is None else torch.minimum(error, least)
+        return best
+
+    return rule
 
 
 RULES = {
-    "bf16 scales (convert)": by_rule(torch.bfloat16),
-    "float64 scales": by_rule(torch.float64),
-    "f16 scales": by_rule(torch.float16),
-    "f16 scales, ties up (q4_0)": by_rule(torch.float16, ties_up),
-    "bf16 scales of least error": of_least_error,
+    "convert": of_least_error(OF_CONVERT),
+    "peak by 5.5, 5.6, ... 9.5": of_least_error(numpy.arange(5.5, 9.6, 0.1)),
+    "peak by 8": by_rule(torch.bfloat16),
+    "peak by 8, float64 scales": by_rule(torch.float64),
+    "peak by 8, f16 scales": by_rule(torch.float16),
+    "peak by 8, f16 scales, ties up (q4_0)": by_rule(torch.float16, ties_up),
 }
 
 

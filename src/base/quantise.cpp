@@ -1,6 +1,7 @@
 #include "computron/base/quantise.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
 
@@ -74,6 +75,60 @@ Peak peak_of(const float* values, std::size_t n) {
   return peak;
 }
 
+// As bf16_from_f32 of a number; a NaN may become another or infinity.
+std::uint32_t bf16_bits_of_number(float x) {
+  const std::uint32_t bits = bits_of_float(x);
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+// A lane for each divisor of a group's peak.
+constexpr std::size_t kDivisors = std::size(kInt4Divisors);
+typedef float Lanes __attribute__((vector_size(sizeof(float) * kDivisors)));
+typedef std::int32_t IntLanes __attribute__((vector_size(sizeof(Lanes))));
+
+// The sums of squared errors of values ÷ peak, of which a scale is 1 ÷ ratio. In the order of the values, so that they
+// have the same bits whatever vectors there are.
+Lanes squared_errors(const float* shares, std::size_t n, Lanes ratios) {
+  const IntLanes least = IntLanes{} + std::bit_cast<std::int32_t>(kRounder - 8.0f), most = least + 15;
+  Lanes sums = {};
+  for (std::size_t i = 0; i < n; ++i) {
+    const Lanes quotients = shares[i] * ratios;
+    auto rounded = std::bit_cast<IntLanes>(quotients + kRounder);
+    rounded = rounded < most ? rounded : most;
+    rounded = rounded > least ? rounded : least;
+    const Lanes errors = quotients - (std::bit_cast<Lanes>(rounded) - kRounder);
+    sums += errors * errors;
+  }
+  return sums / (ratios * ratios);
+}
+
+// A scale that no bfloat16 is small enough for leaves everything of its group, and is taken if all are such.
+std::uint16_t int4_scale(const float* values, std::size_t n, Peak peak) {
+  const auto largest = std::bit_cast<float>(std::rotr(peak, 1));
+  float shares[kLongestInt4Group];
+  for (std::size_t i = 0; i < n; ++i) shares[i] = values[i] / largest;
+  std::uint32_t scales[kDivisors];
+  float ratios[kDivisors];
+  for (std::size_t d = 0; d < kDivisors; ++d) {
+    scales[d] = bf16_bits_of_number(largest / -kInt4Divisors[d]);
+    ratios[d] = largest / std::bit_cast<float>(scales[d] << 16);
+  }
+  const auto errors =
+      std::bit_cast<std::array<float, kDivisors>>(squared_errors(shares, n, std::bit_cast<Lanes>(ratios)));
+  std::uint32_t best = 0;
+  float least = std::numeric_limits<float>::infinity();
+  for (std::size_t d = 0; d < kDivisors; ++d) {
+    const bool better = errors[d] < least;
+    best = better ? scales[d] : best;
+    least = better ? errors[d] : least;
+  }
+  return static_cast<std::uint16_t>(best);
+}
+
+std::uint16_t scale_of_group(const float* values, std::size_t n, Peak peak, DType codes) {
+  return codes == DType::kInt4 ? int4_scale(values, n, peak) : scale_of(peak, codes);
+}
+
 // Codes of a tile, and the scales and the peak of its groups.
 template <class Code>
 Peak quantise_groups(const float* values, std::size_t n, std::size_t group, DType codes, std::uint8_t* out,
@@ -82,7 +137,7 @@ Peak quantise_groups(const float* values, std::size_t n, std::size_t group, DTyp
   for (std::size_t at = 0; at < n; at += group) {
     const std::size_t count = std::min(group, n - at);
     const Peak of_group = peak_of(values + at, count);
-    const std::uint16_t scale = scale_of(of_group, codes);
+    const std::uint16_t scale = scale_of_group(values + at, count, of_group, codes);
     encode_group<Code>(values + at, divisor_of(scale), count, out + at);
     *scales++ = scale;
     peak = std::max(peak, of_group);
@@ -91,10 +146,11 @@ Peak quantise_groups(const float* values, std::size_t n, std::size_t group, DTyp
 }
 
 Peak quantise_int4(std::span<const float> values, std::size_t group, std::uint8_t* out, std::uint16_t* scales) {
+  static_assert(kTile >= kLongestInt4Group);
   std::uint8_t halves[kTile];
   Peak peak = 0;
-  const std::size_t tile = std::max(kTile / group, std::size_t{1}) * group;
-  ensure(tile <= kTile, "a group of int4 that is too long");
+  ensure(group <= kLongestInt4Group, "a group of int4 that is too long");
+  const std::size_t tile = kTile / group * group;
   for (std::size_t at = 0; at < values.size(); at += tile) {
     const std::size_t count = std::min(tile, values.size() - at);
     const Peak of_tile =
@@ -114,15 +170,15 @@ void raise_peaks(std::span<const float> values, Peak* peaks) {
 }
 
 std::uint16_t scale_of(Peak peak, DType codes) {
-  ensure(codes == DType::kInt8 || codes == DType::kFp8 || codes == DType::kInt4, "codes that nothing is quantised to");
-  const auto value = std::bit_cast<float>(std::rotr(peak, 1));
-  if (codes == DType::kInt4) {
-    const std::uint16_t scale = bf16_from_f32(value / -8.0f);
-    return (scale & 0x7fff) == 0 ? 0 : scale;
-  }
+  ensure(codes == DType::kInt8 || codes == DType::kFp8, "codes whose scale is not that of the peak");
   const float magnitude = std::bit_cast<float>(peak >> 1);
   const float scale = magnitude / (codes == DType::kFp8 ? 448.0f : 127.0f);
   return static_cast<std::uint16_t>((bits_of_float(scale) + 0xffff) >> 16);
+}
+
+std::uint16_t int4_scale_of(std::span<const float> group) {
+  ensure(group.size() <= kLongestInt4Group, "a group of int4 that is too long");
+  return int4_scale(group.data(), group.size(), peak_of(group.data(), group.size()));
 }
 
 void encode(std::span<const float> values, const std::uint16_t* scales, DType codes, std::byte* out) {

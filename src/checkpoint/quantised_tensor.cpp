@@ -61,6 +61,23 @@ void QuantisedTensor::raise(std::span<const std::byte> lines, std::vector<Peak>&
   }
 }
 
+// A tile of columns at a time, each of which becomes a row.
+void QuantisedTensor::find_int4_scales(std::span<const std::byte> lines, std::vector<std::uint16_t>& scales) const {
+  const std::size_t size = size_of(values_), line_bytes = columns_ * size, count_of_lines = lines.size() / line_bytes;
+  const std::size_t tile = std::max(kTile / count_of_lines, std::size_t{1});
+  std::vector<float> line(tile), columns(tile * count_of_lines);
+  for_each_tile(columns_, tile, [&](std::size_t first, std::size_t count) {
+    for (std::size_t l = 0; l < count_of_lines; ++l) {
+      convert_elements(&lines[l * line_bytes + first * size], values_, reinterpret_cast<std::byte*>(line.data()),
+                       DType::kF32, count);
+      for (std::size_t c = 0; c < count; ++c) columns[c * count_of_lines + l] = line[c];
+    }
+    for (std::size_t c = 0; c < count; ++c) {
+      scales[first + c] = int4_scale_of({&columns[c * count_of_lines], count_of_lines});
+    }
+  });
+}
+
 void QuantisedTensor::encode_lines(std::span<const std::byte> lines, const std::uint16_t* scales,
                                    std::byte* out) const {
   float tile[kTile];
@@ -135,7 +152,11 @@ void QuantisedTensor::quantise_columns(const ElementRange& covered, const Elemen
       raise(lines, peaks);
     }
     check_finite(*std::ranges::max_element(peaks), covered, values);
-    std::ranges::transform(peaks, scales.begin(), [&](Peak peak) { return scale_of(peak, codes_); });
+    if (codes_ == DType::kInt4) {
+      find_int4_scales(lines, scales);
+    } else {
+      std::ranges::transform(peaks, scales.begin(), [&](Peak peak) { return scale_of(peak, codes_); });
+    }
     encode_lines(lines, scales.data(), out + bytes_of(codes_, at - covered.begin));
     const std::size_t group_begin = at / step * step;  // its first line
     const std::size_t first = std::clamp(piece.begin, group_begin, group_begin + columns_) - group_begin;

@@ -51,6 +51,8 @@ class QuantisedTensor {
   void quantise_columns(const ElementRange& covered, const ElementRange& piece, std::span<const std::byte> values,
                         std::byte* out);
   void raise(std::span<const std::byte> lines, std::vector<Peak>& peaks) const;
+  // scales[c] is that of column c of a group's lines.
+  void find_int4_scales(std::span<const std::byte> lines, std::vector<std::uint16_t>& scales) const;
   void encode_lines(std::span<const std::byte> lines, const std::uint16_t* scales, std::byte* out) const;
   void check_finite(Peak peak, const ElementRange& covered, std::span<const std::byte> values) const;
   [[noreturn]] void refuse(std::size_t element) const;

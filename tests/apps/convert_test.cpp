@@ -62,8 +62,9 @@ bool is_near(DType codes, int code, double scale, double value) {
     return error <= std::max(std::fabs(value) / 16, std::fabs(scale) / 1024) * 1.0001;
   }
   if (codes == DType::kInt4) code = code < 8 ? code : code - 16;
-  const double step = code == 7 && codes == DType::kInt4 ? 1.01 : 0.5001;  // there is no code 8
-  return std::fabs(code * scale - value) <= step * std::fabs(scale);
+  // The codes of int4 end at -8 and 7, and a scale is at least a ninth of the group's largest value.
+  const double steps = codes != DType::kInt4 ? 0.5001 : code == 7 ? 2.05 : code == -8 ? 1.05 : 0.5001;
+  return std::fabs(code * scale - value) <= steps * std::fabs(scale);
 }
 
 class ConvertTest : public ProgramTest {

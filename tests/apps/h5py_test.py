@@ -98,7 +98,9 @@ def check_quantised(found: h5py.Group, exact: h5py.Group, kind: str) -> int:
         step = numpy.abs(scales)
         if kind == "fp8":  # three bits of mantissa, multiples of 2^-9 below 2^-6
             step = numpy.maximum(numpy.abs(values) / 8, step / 512)
-        allowed = numpy.where((kind == "int4") & (codes == 7), 1.01, 0.5001) * step  # no code for 8
+        # Those of int4 end at -8 and 7, and a scale is at least a ninth of the group's largest value.
+        ends = numpy.where(codes == 7, 2.05, numpy.where(codes == -8, 1.05, 0.5001))
+        allowed = (ends if kind == "int4" else 0.5001) * step
         assert (numpy.abs(codes * scales - values) <= allowed).all(), f"{name} in {kind}"
     for name in set(exact) - set(quantised):
         assert numpy.array_equal(found[name][...], exact[name][...]), f"{name} in {kind}"

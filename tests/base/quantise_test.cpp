@@ -1,6 +1,7 @@
 // Codes and scales against a plain double loop over all codes.
 #include "computron/base/quantise.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -44,16 +45,50 @@ double nearest(DType type, double quotient) {
   return best;
 }
 
-double expected_scale(DType type, std::span<const float> group) {
+double largest_of(std::span<const float> group) {
   double largest = 0;
   for (const float value : group) {
     if (std::fabs(value) > std::fabs(largest) || value == -std::fabs(largest)) largest = value;
   }
-  if (type == DType::kInt4) return f32_from_bf16(bf16_from_f32(static_cast<float>(largest / -8)));
-  const auto exact = static_cast<float>(std::fabs(largest)) / (type == DType::kFp8 ? 448.0f : 127.0f);
+  return largest;
+}
+
+// Of all values, with the nearest codes.
+double squared_error(DType type, std::span<const float> group, double scale) {
+  double sum = 0;
+  for (const float value : group) sum += std::pow(nearest(type, value / scale) * scale - value, 2);
+  return sum;
+}
+
+// Of a divisor of the largest value, or 0 where that has none.
+double int4_scale(std::span<const float> group, float divisor) {
+  return f32_from_bf16(bf16_from_f32(static_cast<float>(largest_of(group)) / -divisor));
+}
+
+// One of the divisors' scales, and no other's errors are smaller by more than a float32 sees.
+void expect_int4_scale(std::span<const float> group, double scale) {
+  bool is_one = false;
+  double least = INFINITY;
+  for (const float divisor : kInt4Divisors) {
+    const double other = int4_scale(group, divisor);
+    if (other == 0) continue;
+    is_one = is_one || other == scale;
+    least = std::min(least, squared_error(DType::kInt4, group, other));
+  }
+  if (least == INFINITY) {
+    EXPECT_EQ(scale, 0);
+    return;
+  }
+  EXPECT_TRUE(is_one) << scale;
+  EXPECT_LE(squared_error(DType::kInt4, group, scale), least * (1 + 1e-5));
+}
+
+void expect_scale(DType type, std::span<const float> group, double scale) {
+  if (type == DType::kInt4) return expect_int4_scale(group, scale);
+  const auto exact = static_cast<float>(std::fabs(largest_of(group))) / (type == DType::kFp8 ? 448.0f : 127.0f);
   std::uint16_t bits = bf16_from_f32(exact);
   if (f32_from_bf16(bits) < exact) ++bits;
-  return f32_from_bf16(bits);
+  EXPECT_EQ(scale, f32_from_bf16(bits));
 }
 
 int code_at(DType type, const std::vector<std::byte>& codes, std::size_t i) {
@@ -88,7 +123,8 @@ void expect_row(DType type, const std::vector<float>& values, std::size_t group)
   for (std::size_t g = 0; g < scales.size(); ++g) {
     const auto part = std::span(values).subspan(g * group, std::min(group, values.size() - g * group));
     const double scale = f32_from_bf16(scales[g]);
-    EXPECT_EQ(scale, expected_scale(type, part)) << name_of(type) << " group " << g;
+    SCOPED_TRACE(fmt::format("{} group {}", name_of(type), g));
+    expect_scale(type, part, scale);
     expect_codes(type, part, codes, g * group, scale);
   }
 }
@@ -110,18 +146,16 @@ TEST_P(Quantise, WholeRows) {
 // Every quotient that lies in the middle of two codes, both signs.
 TEST_P(Quantise, TiesGoToTheEvenCode) {
   const DType type = GetParam();
-  const float most = type == DType::kFp8 ? 448.0f : type == DType::kInt8 ? 127.0f : 8.0f;
+  const std::uint16_t one = bf16_from_f32(1.0f);
   std::vector<float> values;
   for (int code = 0; code + 1 < codes_of(type) / 2; ++code) {
     if (!is_written(type, code + 1)) continue;
     const double middle = (value_of(type, code) + value_of(type, code + 1)) / 2;
-    for (const double sign : {1.0, -1.0}) {
-      values.resize(round_up(values.size(), std::size_t{32}) + 32, 0.0f);
-      values[values.size() - 32] = -most;  // the scale is 1
-      values[values.size() - 1] = static_cast<float>(sign * middle);
-    }
+    for (const double sign : {1.0, -1.0}) values.push_back(static_cast<float>(sign * middle));
   }
-  expect_row(type, values, 32);
+  std::vector<std::byte> codes(bytes_of(type, values.size()));
+  encode(values, std::vector<std::uint16_t>(values.size(), one).data(), type, codes.data());
+  expect_codes(type, values, codes, 0, 1.0);
 }
 
 TEST_P(Quantise, ZerosHaveScaleAndCodesZero) {
@@ -147,7 +181,9 @@ TEST_P(Quantise, ColumnsAreTheSameAsRows) {
   std::vector<std::byte> codes(bytes_of(type, lines.size()));
   const auto line = [&](std::size_t l) { return std::span(lines).subspan(l * kColumns, kColumns); };
   for (std::size_t l = 0; l < kLines; ++l) raise_peaks(line(l), peaks.data());
-  for (std::size_t c = 0; c < kColumns; ++c) scales[c] = scale_of(peaks[c], type);
+  for (std::size_t c = 0; c < kColumns; ++c) {
+    scales[c] = type == DType::kInt4 ? int4_scale_of(columns[c]) : scale_of(peaks[c], type);
+  }
   for (std::size_t l = 0; l < kLines; ++l) {
     encode(line(l), scales.data(), type, codes.data() + bytes_of(type, l * kColumns));
   }
@@ -173,15 +209,35 @@ TEST_P(Quantise, PeaksShowWhatIsNotFinite) {
   }
 }
 
-TEST(QuantiseInt4, TheLargestHasCodeMinusEight) {
-  std::vector<float> values(32, 0.5f);
+// Where several scales are exact, the largest value has code -8.
+TEST(QuantiseInt4, TheFirstOfEqualScalesIsTaken) {
+  std::vector<float> values(32);
   values[9] = 2.0f;
-  std::vector<std::byte> codes(16);
-  std::uint16_t scale = 0;
+  EXPECT_EQ(f32_from_bf16(int4_scale_of(values)), -0.25f);
+}
+
+// Values that are multiples of a scale which the largest is not eight of.
+TEST(QuantiseInt4, TheScaleOfLeastErrorIsTaken) {
+  for (const float divisor : {7.0f, 7.25f, 7.75f, 8.0f}) {
+    std::vector<float> values(32);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.25f * static_cast<float>(i % 12) - 1.25f;
+    values[9] = -0.25f * divisor;
+    EXPECT_EQ(f32_from_bf16(int4_scale_of(values)), 0.25f) << divisor;
+  }
+}
+
+// Its error would be least, but it is none of a bfloat16.
+TEST(QuantiseInt4, GroupsOfTheSmallestNumbersAreZero) {
+  const std::vector<float> values(32, 0x1p-149f);
+  std::vector<std::byte> codes(16, std::byte{0xff});
+  std::uint16_t scale = 1;
   quantise_row(values, 32, DType::kInt4, codes.data(), &scale);
-  EXPECT_EQ(f32_from_bf16(scale), -0.25f);
-  EXPECT_EQ(code_at(DType::kInt4, codes, 9), 8);
-  EXPECT_EQ(code_at(DType::kInt4, codes, 8), 14);  // -2
+  EXPECT_EQ(scale, 0);
+  for (const std::byte code : codes) EXPECT_EQ(code, std::byte{0});
+}
+
+TEST(QuantiseInt4, GroupsThatAreTooLongAreRefused) {
+  EXPECT_THROW(int4_scale_of(std::vector<float>(kLongestInt4Group + 2)), Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Codes, Quantise, testing::ValuesIn(kQuantisedTo),
