@@ -177,6 +177,13 @@ struct Lanes8 {
   static V by_sign(V x, V negative, V otherwise) { return _mm256_blendv_ps(otherwise, negative, x); }
   static V exp(V x) { return kernels::exp(x); }
   static V exp_below_88(V x) { return kernels::exp_below_88(x); }
+  static V nearest_integer(V x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  // x × 2^n for integers n from -126 to 127; 0 where n is less, NaN where n is.
+  static V times_exp2(V x, V n) {
+    const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    const V value = mul(x, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
+    return _mm256_andnot_ps(_mm256_cmp_ps(n, splat(-126.0f), _CMP_LT_OQ), value);
+  }
   static float first(V x) { return _mm256_cvtss_f32(x); }
   static float sum_lanes(V x) { return kernels::sum_lanes(x); }
   static float max_lanes(V x) { return kernels::max_lanes(x); }

@@ -129,6 +129,11 @@ struct Lanes16 {
     const __mmask16 seen = _mm512_cmp_ps_mask(x, splat(kLowestOfExp16), _CMP_NLT_UQ);
     return _mm512_maskz_scalef_ps(seen, exp_of_remainder(x, n), n);
   }
+  static V nearest_integer(V x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  // As times_exp2 of simd.h.
+  static V times_exp2(V x, V n) {
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(n, splat(-126.0f), _CMP_NLT_UQ), x, n);
+  }
 
  private:
   // Rounded to bfloat16, to nearest even; NaN stays NaN. As store of simd.h.
