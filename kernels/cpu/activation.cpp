@@ -16,9 +16,9 @@ void check_written(DType dtype) { ensure(dtype != DType::kF16, "a CPU kernel was
 
 }  // namespace
 
-void activate(Activation activation, const float* x, const float* bias, int n, std::byte* out, DType dtype) {
-  check_written(dtype);
-  widest().activate(activation, x, bias, n, out, dtype);
+void activate(Activation activation, const ActivationTile& tile) {
+  check_written(tile.dtype);
+  widest().activate(activation, tile);
 }
 
 void activate_gate(const Gate& rule, const float* gate, const float* up, int n, std::byte* out, DType dtype) {

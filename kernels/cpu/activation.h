@@ -8,8 +8,19 @@
 
 namespace computron::kernels {
 
-// out[i] = activation(x[i] + bias[i]) for i < n; bias may be null; out holds float32 or bfloat16 and may be x.
-void activate(Activation activation, const float* x, const float* bias, int n, std::byte* out, DType dtype);
+// Sums and where they go.
+struct ActivationTile {
+  const float* x;  // [rows][columns], rows `x_stride` floats apart
+  std::size_t x_stride;
+  const float* bias;  // [columns], or null
+  int rows, columns;
+  std::byte* out;  // [rows][columns] of dtype, float32 or bfloat16, rows `out_stride` bytes apart; may be x
+  std::size_t out_stride;
+  DType dtype;
+};
+
+// out[r][i] = activation(x[r][i] + bias[i])
+void activate(Activation activation, const ActivationTile& tile);
 
 // inout[i] = cap × tanh(inout[i] / cap) for i < n.
 void soft_cap(float cap, int n, float* inout);

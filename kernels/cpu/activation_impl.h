@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 
 #include "kernels/cpu/activation_kernels.h"
 
@@ -101,12 +102,20 @@ struct WideActivations {
     body(reinterpret_cast<typename L::Bf16*>(out));
   }
 
-  static void activate(Activation activation, const float* x, const float* bias, int n, std::byte* out, DType dtype) {
-    with_elements(out, dtype, [&](auto* to) {
+  static void activate(Activation activation, const ActivationTile& tile) {
+    with_elements(tile.out, tile.dtype, [&](auto* first) {
+      using Out = std::remove_pointer_t<decltype(first)>;
       with_activation(activation, [&](auto f) {
-        if (bias == nullptr) return map(n, to, f, x);
-        map(
-            n, to, [f](V v, V b) { return f(L::add(v, b)); }, x, bias);
+        for (int r = 0; r < tile.rows; ++r) {
+          const float* x = tile.x + r * tile.x_stride;
+          Out* out = reinterpret_cast<Out*>(tile.out + r * tile.out_stride);
+          if (tile.bias == nullptr) {
+            map(tile.columns, out, f, x);
+          } else {
+            map(
+                tile.columns, out, [f](V v, V b) { return f(L::add(v, b)); }, x, tile.bias);
+          }
+        }
       });
     });
   }

@@ -114,9 +114,14 @@ void attend(const AttentionPart& part, const float* qkv, std::byte* out, DType o
   isa >= Isa::kAvx512 ? attend_avx512(tiles) : attend_avx2(tiles);
   for (int i = 0; i < tiles.queries; ++i) {
     float* sums = tiles.sums + static_cast<std::size_t>(i) * tiles.stride;
-    scale(sums, shape.head_dim, 1.0f / tiles.softmax[i].sum, sums);
-    const std::size_t element = query_offset(part, i, shape.heads * shape.head_dim);
-    convert(sums, shape.head_dim, out + element * size_of(out_dtype), out_dtype);
+    std::byte* to = out + query_offset(part, i, shape.heads * shape.head_dim) * size_of(out_dtype);
+    const float share = 1.0f / tiles.softmax[i].sum;
+    if (out_dtype == DType::kF32) {
+      scale(sums, shape.head_dim, share, reinterpret_cast<float*>(to));
+    } else {
+      scale(sums, shape.head_dim, share, sums);
+      convert(sums, shape.head_dim, to, out_dtype);
+    }
   }
 }
 

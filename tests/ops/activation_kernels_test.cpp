@@ -63,6 +63,10 @@ TEST(ExpBelow88, HasTheBitsOfExp) {
   EXPECT_EQ(different, 0u);
 }
 
+kernels::ActivationTile one_row(const float* x, const float* bias, int n, std::byte* out, DType dtype) {
+  return {.x = x, .x_stride = 0, .bias = bias, .rows = 1, .columns = n, .out = out, .out_stride = 0, .dtype = dtype};
+}
+
 class ActivationKernelsTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -90,7 +94,7 @@ TEST_F(ActivationKernelsTest, HaveTheSameBitsAtBothWidths) {
       SCOPED_TRACE(static_cast<int>(activation));
       for (const float* bias : {static_cast<const float*>(nullptr), other.data()}) {
         expect_equal([&](const kernels::ActivationKernels& kernels, int n, float* out) {
-          kernels.activate(activation, x.data(), bias, n, reinterpret_cast<std::byte*>(out), dtype);
+          kernels.activate(activation, one_row(x.data(), bias, n, reinterpret_cast<std::byte*>(out), dtype));
         });
       }
       for (const Gate& rule : {Gate(activation), Gate(activation, 7, 1)}) {
@@ -99,6 +103,29 @@ TEST_F(ActivationKernelsTest, HaveTheSameBitsAtBothWidths) {
         });
       }
     }
+  }
+}
+
+// A tile within larger arrays, beside which nothing is written.
+TEST_F(ActivationKernelsTest, TilesAreTheirRows) {
+  constexpr int kRows = 3, kColumns = 37;
+  constexpr std::size_t kXStride = 40, kOutColumns = 50;
+  const std::vector<float> x = values(kRows * kXStride, 1), bias = values(64, 2);
+  for (const auto& kernels : {kernels::activation_avx2(), kernels::activation_avx512()}) {
+    std::vector<float> found(kRows * kOutColumns, 7.0f), expected = found;
+    kernels.activate(Activation::kGeluErf, {.x = x.data(),
+                                            .x_stride = kXStride,
+                                            .bias = bias.data(),
+                                            .rows = kRows,
+                                            .columns = kColumns,
+                                            .out = reinterpret_cast<std::byte*>(found.data() + 5),
+                                            .out_stride = kOutColumns * sizeof(float),
+                                            .dtype = DType::kF32});
+    for (std::size_t r = 0; r < kRows; ++r) {
+      auto* out = reinterpret_cast<std::byte*>(expected.data() + 5 + r * kOutColumns);
+      kernels.activate(Activation::kGeluErf, one_row(x.data() + r * kXStride, bias.data(), kColumns, out, DType::kF32));
+    }
+    EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)), 0);
   }
 }
 

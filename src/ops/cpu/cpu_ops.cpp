@@ -122,7 +122,14 @@ void CpuOps::activate(Stream& stream, Activation activation, Activations in, Act
   check_narrow(out, "an activation is not written as float16");
   cpu(stream).launch([=](CpuContext& context) {
     for_each_row(context, in.rows, in.columns, [&](int r) {
-      kernels::activate(activation, f32_row(in, r), /*bias=*/nullptr, in.columns, row_of(out, r), out.dtype);
+      kernels::activate(activation, {.x = f32_row(in, r),
+                                     .x_stride = 0,
+                                     .bias = nullptr,
+                                     .rows = 1,
+                                     .columns = in.columns,
+                                     .out = row_of(out, r),
+                                     .out_stride = 0,
+                                     .dtype = out.dtype});
     });
   });
 }
@@ -200,13 +207,15 @@ void CpuOps::run_gemm_task(CpuContext& context, int thread, const GemmCall& call
       width = gemm_width(round_up(task.rows - n, kernels::kRowBlock), x_rows);
       const std::byte* packed = panel.data + kernels::packed_bytes(task.row + n, weight.in, weight.type);
       const int column = panel.row_begin + task.row + n;
-      const int columns = std::min(width, task.rows - n);
       own.gemm.run(choices_.of(weight.type), packed, width, own.tile);
-      for (int r = 0; r < rows; ++r) {
-        kernels::activate(activation, own.tile + static_cast<std::size_t>(r) * width,
-                          bias.data == nullptr ? nullptr : bias.data + column, columns,
-                          row_of(out, m + r) + column * size_of(out.dtype), out.dtype);
-      }
+      kernels::activate(activation, {.x = own.tile,
+                                     .x_stride = static_cast<std::size_t>(width),
+                                     .bias = bias.data == nullptr ? nullptr : bias.data + column,
+                                     .rows = rows,
+                                     .columns = std::min(width, task.rows - n),
+                                     .out = row_of(out, m) + column * size_of(out.dtype),
+                                     .out_stride = out.columns * size_of(out.dtype),
+                                     .dtype = out.dtype});
       if (thread == 0) context.poll();
     }
   }

@@ -13,7 +13,7 @@ using kernels::kRowBlock;
 
 constexpr int kMaxTaskBlocks = 8;
 constexpr int kTasksPerThread = 4;
-constexpr int kQueriesPerTask = 64;
+constexpr int kQueriesPerTask = 128;
 
 static_assert(kTileFloats >= kernels::kMaxGemmRows * kRowBlock);
 
