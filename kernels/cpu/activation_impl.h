@@ -6,12 +6,13 @@
 #include <type_traits>
 
 #include "kernels/cpu/activation_kernels.h"
+#include "kernels/cpu/exp2.h"
 
 namespace computron::kernels {
 namespace {
 
 // L: V, kCount; load, load_first, store, store_first of float and Bf16; splat, add, sub, mul, div, fma, max, min, exp,
-// exp_below_88, nearest_integer, times_exp2; negate, magnitude, sign_bits, with_bits, by_sign.
+// nearest_integer, times_exp2; negate, magnitude, sign_bits, with_bits, by_sign.
 template <class L>
 struct WideActivations {
   using V = typename L::V;
@@ -27,18 +28,8 @@ struct WideActivations {
   static V silu(V x) { return gated(x, x); }
   static V quick_gelu(V x) { return gated(x, L::mul(x, L::splat(1.702f))); }
 
-  // 2^x for x <= 127; 0 below -126.5, NaN for NaN. The polynomial's relative error is 2e-9 but for rounding.
-  static V exp2(V x) {
-    const V n = L::nearest_integer(x), r = L::sub(x, n);
-    V p = L::splat(1.5345812e-4f);
-    for (const float c : {1.3399931e-3f, 9.618489e-3f, 5.5503286e-2f, 2.4022646e-1f, 6.931472e-1f, 1.0f}) {
-      p = L::fma(p, r, L::splat(c));
-    }
-    return L::times_exp2(p, n);
-  }
-
-  // log2(erfc(a / sqrt 2)) + a² log2(e) / 2 for a from 0 to kErfcEnd: a polynomial in a - 1.5 whose error makes at most 2e-7
-  // of erfc (1e-7 below a = 3, thrice that above, relative), rounding included.
+  // log2(erfc(a / sqrt 2)) + a² log2(e) / 2 for a from 0 to kErfcEnd: a polynomial in a - 1.5 whose error makes at most
+  // 2e-7 of erfc (1e-7 below a = 3, thrice that above, relative), rounding included.
   static constexpr float kErfcEnd = 8.4f;
   static V scaled_log2_erfc(V a) {
     const V u = L::sub(L::min(a, L::splat(kErfcEnd)), L::splat(1.5f));
@@ -53,14 +44,14 @@ struct WideActivations {
   // x (1 + erf(x / sqrt 2)) / 2, and 1 + erf(z) = erfc(-z). No division: one takes as long as the polynomial.
   static V gelu_erf(V x) {
     const V a = L::magnitude(x);
-    const V tail = exp2(L::fma(L::mul(a, L::splat(-0.72134752f)), a, scaled_log2_erfc(a)));
+    const V tail = exp2<L>(L::fma(L::mul(a, L::splat(-0.5f * kLog2E)), a, scaled_log2_erfc(a)));
     const V twice = L::by_sign(x, tail, L::sub(L::splat(2), tail));
     return L::mul(L::mul(x, L::splat(0.5f)), twice);
   }
 
   // (1 - e^-2|x|) / (1 + e^-2|x|) with the sign of x.
   static V tanh(V x) {
-    const V e = L::exp_below_88(L::mul(L::magnitude(x), L::splat(-2)));
+    const V e = exp2<L>(L::mul(L::magnitude(x), L::splat(-2 * kLog2E)));
     return L::with_bits(L::div(L::sub(L::splat(1), e), L::add(L::splat(1), e)), L::sign_bits(x));
   }
 

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/exp2.h"
 #include "kernels/cpu/simd.h"
 
 namespace computron::kernels {
@@ -20,11 +21,31 @@ void scale(const float* x, int n, float factor, float* out) {
       n, out, [f = splat(factor)](F8 v) { return mul(v, f); }, x);
 }
 
-// The first element of query `i` of the part within a row-major array of `columns` a batch row.
-std::size_t query_offset(const AttentionPart& part, int i, int columns) {
-  const int group = group_of(*part.shape);
-  const auto row = static_cast<std::size_t>(part.sequence->row + part.row + i / group);
-  return row * columns + static_cast<std::size_t>(part.kv_head * group + i % group) * part.shape->head_dim;
+// Calls body(i, its first element within a row-major array of `columns` a batch row) for all queries of the part.
+template <class Body>
+void for_each_query(const AttentionPart& part, int columns, Body&& body) {
+  const int group = group_of(*part.shape), head_dim = part.shape->head_dim;
+  std::size_t row = static_cast<std::size_t>(part.sequence->row + part.row) * columns +
+                    static_cast<std::size_t>(part.kv_head) * group * head_dim;
+  for (int i = 0; i < part.rows * group; row += columns) {
+    for (int head = 0; head < group; ++head, ++i) body(i, row + static_cast<std::size_t>(head) * head_dim);
+  }
+}
+
+// Positions that the row sees, counted from the sequence's first of this pass.
+PositionRange seen_by(const AttentionPart& part, int row) {
+  const AttentionShape& shape = *part.shape;
+  const int position = part.sequence->start + row, first = position - shape.window + 1;
+  const int last = part.sequence->start + part.sequence->rows, reach = position + shape.window;
+  const int end = shape.causal ? position + 1 : shape.window > 0 && reach < last ? reach : last;
+  return {shape.window > 0 && first > 0 ? first : 0, end};
+}
+
+void find_seen(const AttentionPart& part, std::vector<PositionRange>& seen) {
+  const auto group = static_cast<std::size_t>(group_of(*part.shape));
+  seen.resize(static_cast<std::size_t>(part.rows) * group);
+  PositionRange* next = seen.data();
+  for (int row = part.row; row < part.row + part.rows; ++row) next = std::fill_n(next, group, seen_by(part, row));
 }
 
 // Room for `floats` floats at whole cache lines: vectors that cross them cost twice.
@@ -39,7 +60,7 @@ void begin_softmax(const AttentionPart& part, std::vector<Softmax>& softmax) {
   const int group = group_of(*part.shape), queries = part.rows * group;
   softmax.assign(static_cast<std::size_t>(queries), {-std::numeric_limits<float>::infinity(), 0});
   if (part.sinks == nullptr) return;
-  for (int i = 0; i < queries; ++i) softmax[i] = {part.sinks[part.kv_head * group + i % group], 1};
+  for (int i = 0; i < queries; ++i) softmax[i] = {part.sinks[part.kv_head * group + i % group] * kLog2E, 1};
 }
 
 // Key and value of the part's head in the sequence's first row.
@@ -53,12 +74,14 @@ AttentionTiles make_tiles(const AttentionPart& part, const float* qkv, Attention
   const int queries = part.rows * group_of(*part.shape), head_dim = part.shape->head_dim;
   const int stride = round_up(head_dim, kMaxLanes);
   const std::size_t floats = static_cast<std::size_t>(queries) * stride;
+  find_seen(part, scratch.seen);
   begin_softmax(part, scratch.softmax);
   const AttentionTiles tiles = {.part = &part,
                                 .queries = queries,
                                 .stride = stride,
                                 .own_keys = part.stored ? nullptr : first_key(part, qkv),
                                 .own_columns = qkv_columns(*part.shape),
+                                .seen = scratch.seen.data(),
                                 .query = aligned(scratch.queries, floats),
                                 .sums = aligned(scratch.sums, floats),
                                 .softmax = scratch.softmax.data(),
@@ -107,14 +130,14 @@ void attend(const AttentionPart& part, const float* qkv, std::byte* out, DType o
             Isa isa) {
   const AttentionShape& shape = *part.shape;
   const AttentionTiles tiles = make_tiles(part, qkv, scratch);
-  for (int i = 0; i < tiles.queries; ++i) {
-    scale(qkv + query_offset(part, i, qkv_columns(shape)), shape.head_dim, shape.scale,
-          tiles.query + static_cast<std::size_t>(i) * tiles.stride);
-  }
+  const float factor = shape.soft_cap > 0 ? shape.scale : shape.scale * kLog2E;
+  for_each_query(part, qkv_columns(shape), [&](int i, std::size_t element) {
+    scale(qkv + element, shape.head_dim, factor, tiles.query + static_cast<std::size_t>(i) * tiles.stride);
+  });
   isa >= Isa::kAvx512 ? attend_avx512(tiles) : attend_avx2(tiles);
-  for (int i = 0; i < tiles.queries; ++i) {
+  for_each_query(part, shape.heads * shape.head_dim, [&](int i, std::size_t element) {
     float* sums = tiles.sums + static_cast<std::size_t>(i) * tiles.stride;
-    std::byte* to = out + query_offset(part, i, shape.heads * shape.head_dim) * size_of(out_dtype);
+    std::byte* to = out + element * size_of(out_dtype);
     const float share = 1.0f / tiles.softmax[i].sum;
     if (out_dtype == DType::kF32) {
       scale(sums, shape.head_dim, share, reinterpret_cast<float*>(to));
@@ -122,7 +145,7 @@ void attend(const AttentionPart& part, const float* qkv, std::byte* out, DType o
       scale(sums, shape.head_dim, share, sums);
       convert(sums, shape.head_dim, to, out_dtype);
     }
-  }
+  });
 }
 
 }  // namespace computron::kernels

@@ -33,7 +33,12 @@ struct AttentionPart {
 // need not be stored.
 bool sees_own_rows(const AttentionShape& shape, const SequenceRows& sequence, const KvCacheView& cache);
 
-// The running softmax of one query: the largest score so far and Σ exp(score - max).
+struct PositionRange {
+  int begin, end;
+  bool empty() const { return begin >= end; }
+};
+
+// The running softmax of one query: the largest score so far and Σ 2^(score - max).
 struct Softmax {
   float max;
   float sum;
@@ -42,6 +47,7 @@ struct Softmax {
 // What one thread needs while it attends; grows to the largest part seen. Arrays begin at the first whole cache line.
 struct AttentionScratch {
   std::vector<float> queries, sums;  // [queries, head_dim rounded up to whole vectors]
+  std::vector<PositionRange> seen;   // [queries]
   std::vector<Softmax> softmax;      // [queries]
   std::vector<float> keys, values;   // of a KV tile, widened
   std::vector<float> scores;

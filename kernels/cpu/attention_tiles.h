@@ -22,31 +22,16 @@ struct AttentionTiles {
   int stride;   // of a query and of values: head_dim rounded up to kMaxLanes
   const float* own_keys;  // of the sequence's first row, others `own_columns` apart, values behind all heads' keys; or
   int own_columns;        // null: keys and values are taken from the cache
-  float* query;           // [queries][stride], scaled
-  float* sums;            // [queries][stride] weighted values so far
-  Softmax* softmax;       // [queries]
-  float* keys;            // [head_dim][kKvTile] of the KV tile
-  float* values;          // [kKvTile][stride] of the KV tile
-  float* scores;          // [kMaxTile][kKvTile]
+  const PositionRange* seen;  // [queries] positions that each sees
+  float* query;               // [queries][stride], scaled: by log2 e, too, but where scores are capped
+  float* sums;                // [queries][stride] weighted values so far
+  Softmax* softmax;           // [queries], of scores × log2 e
+  float* keys;                // [head_dim][kKvTile] of the KV tile
+  float* values;              // [kKvTile][stride] of the KV tile
+  float* scores;              // [kMaxTile][kKvTile]
 };
 
 void attend_avx2(const AttentionTiles& tiles);
 void attend_avx512(const AttentionTiles& tiles);
-
-struct PositionRange {
-  int begin, end;
-  bool empty() const { return begin >= end; }
-};
-
-// Positions that query `i` of the part sees.
-inline PositionRange seen_by(const AttentionTiles& tiles, int i) {
-  const AttentionPart& part = *tiles.part;
-  const AttentionShape& shape = *part.shape;
-  const int position = part.sequence->start + part.row + i / (shape.heads / shape.kv_heads);
-  const int first = position - shape.window + 1;
-  const int last = part.sequence->start + part.sequence->rows, reach = position + shape.window;
-  const int end = shape.causal ? position + 1 : shape.window > 0 && reach < last ? reach : last;
-  return {shape.window > 0 && first > 0 ? first : 0, end};
-}
 
 }  // namespace computron::kernels

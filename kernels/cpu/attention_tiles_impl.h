@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/exp2.h"
 
 namespace computron::kernels {
 namespace {
@@ -14,8 +15,8 @@ inline constexpr float kMinusInfinity = -__builtin_inff();
 inline int smaller(int a, int b) { return a < b ? a : b; }
 inline int larger(int a, int b) { return a > b ? a : b; }
 
-// Lanes: V, kCount; load, load_first, store, splat, add, sub, mul, div, fma, max, exp, exp_below_88, sum_lanes,
-// max_lanes, transpose; Element<T>. T: what the cache holds.
+// Lanes: V, kCount; load, load_first, store, splat, add, sub, mul, div, fma, max, exp, sum_lanes,
+// max_lanes, within, transpose, nearest_integer, times_exp2; Element<T>. T: what the cache holds.
 template <class Lanes, class T>
 class TiledAttention {
   using V = typename Lanes::V;
@@ -40,7 +41,7 @@ class TiledAttention {
                 head_dim_ % kMaxLanes == 0) {}
 
   void run() {
-    const PositionRange first = seen_by(t_, 0), last = seen_by(t_, t_.queries - 1);
+    const PositionRange first = t_.seen[0], last = t_.seen[t_.queries - 1];
     for (int begin = first.begin / kKvTile * kKvTile; begin < last.end; begin += kKvTile) {
       const PositionRange tile{larger(begin, first.begin), smaller(begin + kKvTile, last.end)};
       if (!direct_) stage(begin, tile);
@@ -144,7 +145,7 @@ class TiledAttention {
 
   // While the P V of a KV tile is accumulated: the keys of the next KV tile, or of the next head's first.
   void look_beyond(PositionRange tile) {
-    const PositionRange all = seen_by(t_, 0);
+    const PositionRange all = t_.seen[0];
     const AttentionPart& part = *t_.part;
     if (tile.end < all.end) {
       look_ahead(Half::kKeys, part.kv_head, {tile.end, smaller(tile.end + kKvTile, all.end)});
@@ -183,7 +184,7 @@ class TiledAttention {
   // kQueries queries from i on over the positions of `tile` that any of them sees; returns kQueries.
   template <int kQueries, int kVectors>
   int visit(int i, int grid, PositionRange tile) {
-    const PositionRange first = seen_by(t_, i), last = seen_by(t_, i + kQueries - 1);
+    const PositionRange first = t_.seen[i], last = t_.seen[i + kQueries - 1];
     const PositionRange seen{larger(tile.begin, first.begin) - grid, smaller(tile.end, last.end) - grid};
     if (seen.empty()) return kQueries;
     const int begin = seen.begin / kLanes * kLanes;
@@ -258,26 +259,31 @@ class TiledAttention {
   // an exact zero, so it does not matter how many of those there are.
   void update_softmax(int i, int grid, PositionRange whole, float* scores) {
     if (t_.part->shape->soft_cap > 0) cap_scores(whole, scores);
-    const PositionRange own = seen_by(t_, i);
+    const PositionRange own = t_.seen[i];
     const PositionRange seen{larger(own.begin - grid, whole.begin), smaller(own.end - grid, whole.end)};
     if (seen.empty()) {
       for (int c = whole.begin; c < whole.end; ++c) scores[c] = 0;
       return;
     }
-    for (int c = whole.begin; c < seen.begin; ++c) scores[c] = kMinusInfinity;
-    for (int c = seen.end; c < whole.end; ++c) scores[c] = kMinusInfinity;
     Softmax& softmax = t_.softmax[i];
     V largest = Lanes::splat(softmax.max);
-    for (int c = whole.begin; c < whole.end; c += kLanes) largest = Lanes::max(Lanes::load(scores + c), largest);
+    for (int c = whole.begin; c < whole.end; c += kLanes) {
+      V score = Lanes::load(scores + c);
+      if (c < seen.begin || c + kLanes > seen.end) {
+        score = Lanes::within(seen.begin - c, seen.end - c, score, Lanes::splat(kMinusInfinity));
+        Lanes::store(scores + c, score);
+      }
+      largest = Lanes::max(score, largest);
+    }
     const float max = Lanes::max_lanes(largest);
     V sums = Lanes::splat(0);
     for (int c = whole.begin; c < whole.end; c += kLanes) {
-      const V weight = Lanes::exp_below_88(Lanes::sub(Lanes::load(scores + c), Lanes::splat(max)));
+      const V weight = exp2<Lanes>(Lanes::sub(Lanes::load(scores + c), Lanes::splat(max)));
       Lanes::store(scores + c, weight);
       sums = Lanes::add(sums, weight);
     }
     if (softmax.sum != 0) {  // else nothing has been weighted yet
-      const float factor = Lanes::first(Lanes::exp_below_88(Lanes::splat(softmax.max - max)));
+      const float factor = Lanes::first(exp2<Lanes>(Lanes::splat(softmax.max - max)));
       softmax.sum *= factor;
       if (max != softmax.max) scale(t_.sums + static_cast<std::size_t>(i) * t_.stride, factor);
     }
@@ -285,14 +291,14 @@ class TiledAttention {
     softmax.max = max;
   }
 
-  // s = cap × tanh(s / cap), and tanh x = 1 - 2 / (1 + e^2x).
+  // s log2 e for s = cap × tanh(s / cap), and tanh x = 1 - 2 / (1 + e^2x).
   void cap_scores(PositionRange columns, float* scores) const {
     const float cap = t_.part->shape->soft_cap;
     const V one = Lanes::splat(1), two = Lanes::splat(2);
     for (int c = columns.begin; c < columns.end; c += kLanes) {
       const V power = Lanes::exp(Lanes::mul(Lanes::load(scores + c), Lanes::splat(2 / cap)));
       const V tanh = Lanes::sub(one, Lanes::div(two, Lanes::add(one, power)));
-      Lanes::store(scores + c, Lanes::mul(tanh, Lanes::splat(cap)));
+      Lanes::store(scores + c, Lanes::mul(tanh, Lanes::splat(cap * kLog2E)));
     }
   }
 

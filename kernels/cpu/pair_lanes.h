@@ -52,7 +52,6 @@ struct PairLanes {
     return {L::by_sign(x.low, negative.low, otherwise.low), L::by_sign(x.high, negative.high, otherwise.high)};
   }
   static V exp(V x) { return {L::exp(x.low), L::exp(x.high)}; }
-  static V exp_below_88(V x) { return {L::exp_below_88(x.low), L::exp_below_88(x.high)}; }
   static V nearest_integer(V x) { return {L::nearest_integer(x.low), L::nearest_integer(x.high)}; }
   static V times_exp2(V x, V n) { return {L::times_exp2(x.low, n.low), L::times_exp2(x.high, n.high)}; }
 

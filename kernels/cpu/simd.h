@@ -128,14 +128,6 @@ inline F8 exp(F8 x) {
   return _mm256_andnot_ps(_mm256_cmp_ps(x, lowest, _CMP_LT_OQ), capped);
 }
 
-// exp(x), bit for bit, for x < 88 and NaN.
-inline F8 exp_below_88(F8 x) {
-  const F8 n = _mm256_round_ps(mul(x, splat(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-  const F8 value = mul(exp_of_remainder(x, n), _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
-  return _mm256_andnot_ps(_mm256_cmp_ps(x, splat(kLowestOfExp), _CMP_LT_OQ), value);
-}
-
 // These vectors, for what is written once for all widths (Lanes16 of simd512.h is the other).
 struct Lanes8 {
   using V = F8;
@@ -176,7 +168,6 @@ struct Lanes8 {
   // `negative` where x has its sign bit.
   static V by_sign(V x, V negative, V otherwise) { return _mm256_blendv_ps(otherwise, negative, x); }
   static V exp(V x) { return kernels::exp(x); }
-  static V exp_below_88(V x) { return kernels::exp_below_88(x); }
   static V nearest_integer(V x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   // x × 2^n for integers n from -126 to 127; 0 where n is less, NaN where n is.
   static V times_exp2(V x, V n) {
@@ -185,6 +176,13 @@ struct Lanes8 {
     return _mm256_andnot_ps(_mm256_cmp_ps(n, splat(-126.0f), _CMP_LT_OQ), value);
   }
   static float first(V x) { return _mm256_cvtss_f32(x); }
+  // Lanes [begin, end) of x, which may reach beyond those that there are; others of `otherwise`.
+  static V within(int begin, int end, V x, V otherwise) {
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i before = _mm256_cmpgt_epi32(_mm256_set1_epi32(begin), lanes);
+    const __m256i inside = _mm256_andnot_si256(before, _mm256_cmpgt_epi32(_mm256_set1_epi32(end), lanes));
+    return _mm256_blendv_ps(otherwise, x, _mm256_castsi256_ps(inside));
+  }
   static float sum_lanes(V x) { return kernels::sum_lanes(x); }
   static float max_lanes(V x) { return kernels::max_lanes(x); }
 

@@ -67,6 +67,12 @@ struct Lanes16 {
     return _mm512_mask_mov_ps(otherwise, _mm512_movepi32_mask(_mm512_castps_si512(x)), negative);
   }
   static float first(V x) { return _mm512_cvtss_f32(x); }
+  // As within of simd.h.
+  static V within(int begin, int end, V x, V otherwise) {
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __mmask16 inside = _mm512_cmplt_epi32_mask(lanes, _mm512_set1_epi32(end));
+    return _mm512_mask_mov_ps(otherwise, _mm512_mask_cmpge_epi32_mask(inside, lanes, _mm512_set1_epi32(begin)), x);
+  }
 
   // Upper half to lower half, then again.
   static float sum_lanes(V x) {
@@ -122,12 +128,6 @@ struct Lanes16 {
     const V value = _mm512_scalef_ps(exp_of_remainder(clamped, n), n);
     const V capped = _mm512_mask_mov_ps(value, _mm512_cmp_ps_mask(x, highest, _CMP_GT_OQ), splat(__builtin_inff()));
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ), capped);
-  }
-  // As exp_below_88 of simd.h.
-  static V exp_below_88(V x) {
-    const V n = _mm512_roundscale_ps(mul(x, splat(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __mmask16 seen = _mm512_cmp_ps_mask(x, splat(kLowestOfExp16), _CMP_NLT_UQ);
-    return _mm512_maskz_scalef_ps(seen, exp_of_remainder(x, n), n);
   }
   static V nearest_integer(V x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   // As times_exp2 of simd.h.

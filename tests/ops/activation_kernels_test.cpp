@@ -5,15 +5,14 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
-#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
 
 #include "computron/kernels/types.h"
+#include "kernels/cpu/exp2.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/simd.h"
 
@@ -29,7 +28,7 @@ std::vector<float> values(std::size_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<float> exponent(-40, 8), sign(-1, 1);
   std::vector<float> all = {0.0f, -0.0f, kInfinity, -kInfinity, std::nanf(""), 1e-40f, -1e-40f, 88.7f, -87.4f, 3e38f};
-  for (const float half_of_lowest : {43.66826f, 43.66827f, 43.66828f}) {  // beside the least exponent of exp
+  for (const float half_of_lowest : {43.66826f, 43.66827f, 43.66828f}) {
     all.insert(all.end(), {half_of_lowest, -half_of_lowest});
   }
   while (all.size() < count) all.push_back(std::copysign(std::exp2(exponent(random)), sign(random)));
@@ -37,30 +36,30 @@ std::vector<float> values(std::size_t count, unsigned seed) {
   return all;
 }
 
-// Eight at a time: exp without the caps, where it needs none.
-TEST(ExpBelow88, HasTheBitsOfExp) {
-  std::vector<float> x = {0.0f, -0.0f, -kInfinity, std::nanf("")};
-  const auto add_neighbours = [&](float middle) {
-    float value = middle;
-    for (int i = 0; i < 8; ++i) value = std::nextafter(value, -kInfinity);
-    for (int i = 0; i < 16; ++i, value = std::nextafter(value, kInfinity)) x.push_back(value);
-  };
-  add_neighbours(-87.33654f);
-  for (int n = -130; n < 126; ++n) add_neighbours(static_cast<float>((n + 0.5) * 0.693147180559945));
-  for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32; bits += 1021) {
-    x.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
+TEST(Exp2, IsAPowerOfTwoWhereItIsSeen) {
+  std::vector<float> x = {0.0f, -0.0f, -126.0f, -126.4f};
+  for (float value = -126.0f; value < 127; value += 0.00317f) x.push_back(value);
+  for (int n = -126; n < 127; ++n) {  // where it is rounded the other way
+    for (const float to : {-kInfinity, kInfinity}) x.push_back(std::nextafter(static_cast<float>(n) + 0.5f, to));
   }
-  std::erase_if(x, [](float value) { return value >= 88; });
   x.resize(x.size() / kernels::kLanes * kernels::kLanes);
-  using Bits = std::array<std::uint32_t, kernels::kLanes>;
-  std::size_t different = 0;
   for (std::size_t i = 0; i < x.size(); i += kernels::kLanes) {
-    std::array<float, kernels::kLanes> expected, found;
-    kernels::store(expected.data(), kernels::exp(kernels::load(&x[i])));
-    kernels::store(found.data(), kernels::exp_below_88(kernels::load(&x[i])));
-    different += std::bit_cast<Bits>(expected) != std::bit_cast<Bits>(found) ? 1 : 0;
+    std::array<float, kernels::kLanes> found;
+    kernels::store(found.data(), kernels::exp2<kernels::Lanes8>(kernels::load(&x[i])));
+    for (std::size_t l = 0; l < found.size(); ++l) {
+      const double expected = std::exp2(static_cast<double>(x[i + l]));
+      ASSERT_NEAR(found[l], expected, 2.4e-7 * expected) << x[i + l];
+    }
   }
-  EXPECT_EQ(different, 0u);
+}
+
+TEST(Exp2, OfWhatIsTooSmallIsZero) {
+  const float x[kernels::kLanes] = {-127.0f, -126.6f, -1e30f, -kInfinity, std::nanf(""), -200.0f, -300.0f, 1.0f};
+  float found[kernels::kLanes];
+  kernels::store(found, kernels::exp2<kernels::Lanes8>(kernels::load(x)));
+  for (const int i : {0, 1, 2, 3, 5, 6}) EXPECT_EQ(found[i], 0) << x[i];
+  EXPECT_TRUE(std::isnan(found[4]));
+  EXPECT_EQ(found[7], 2);
 }
 
 kernels::ActivationTile one_row(const float* x, const float* bias, int n, std::byte* out, DType dtype) {
