@@ -25,7 +25,7 @@ if(NOT COMPUTRON_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
-    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})  # CMake takes the latter by itself
       set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
     endif()
     set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one runtime for kernels and callers
