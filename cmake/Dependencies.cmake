@@ -25,7 +25,10 @@ if(NOT COMPUTRON_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
-    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})  # CMake takes the latter by itself
+    # A variable of the environment, since CMake's own, CUDAARCHS, would stay in the cache.
+    if(DEFINED ENV{COMPUTRON_CUDA_ARCHS})
+      set(CMAKE_CUDA_ARCHITECTURES $ENV{COMPUTRON_CUDA_ARCHS})
+    elseif(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
     endif()
     set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one runtime for kernels and callers

@@ -44,7 +44,7 @@ def ties_up(x):
 
 
 def of_least_error(divisors):
-    """Of the scales that are the peak by one of these divisors the first with the least sum of squared errors."""
+    """Of the scales that are the peak ÷ one of these divisors the first with the least sum of squared errors."""
 
     def rule(groups):
         best, least = None, None
@@ -61,11 +61,11 @@ def of_least_error(divisors):
 
 RULES = {
     "convert": of_least_error(OF_CONVERT),
-    "peak by 5.5, 5.6, ... 9.5": of_least_error(numpy.arange(5.5, 9.6, 0.1)),
-    "peak by 8": by_rule(torch.bfloat16),
-    "peak by 8, float64 scales": by_rule(torch.float64),
-    "peak by 8, f16 scales": by_rule(torch.float16),
-    "peak by 8, f16 scales, ties up (q4_0)": by_rule(torch.float16, ties_up),
+    "peak ÷ 5.5, 5.6, ... 9.5": of_least_error(numpy.arange(5.5, 9.6, 0.1)),
+    "peak ÷ 8": by_rule(torch.bfloat16),
+    "peak ÷ 8, float64 scales": by_rule(torch.float64),
+    "peak ÷ 8, f16 scales": by_rule(torch.float16),
+    "peak ÷ 8, f16 scales, ties up (q4_0)": by_rule(torch.float16, ties_up),
 }
 
 

@@ -14,7 +14,8 @@ struct ActivationTile {
   std::size_t x_stride;
   const float* bias;  // [columns], or null
   int rows, columns;
-  std::byte* out;  // [rows][columns] of dtype, float32 or bfloat16, rows `out_stride` bytes apart; may be x
+  std::byte* out;  // [rows][columns] of dtype, float32 or bfloat16, rows `out_stride` bytes apart;
+                   // may be x where its rows lie no further apart
   std::size_t out_stride;
   DType dtype;
 };

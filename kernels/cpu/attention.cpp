@@ -32,7 +32,7 @@ void for_each_query(const AttentionPart& part, int columns, Body&& body) {
   }
 }
 
-// Positions that the row sees, counted from the sequence's first of this pass.
+// Positions that a row sees; rows are counted from the sequence's first of this pass.
 PositionRange seen_by(const AttentionPart& part, int row) {
   const AttentionShape& shape = *part.shape;
   const int position = part.sequence->start + row, first = position - shape.window + 1;

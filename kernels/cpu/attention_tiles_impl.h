@@ -15,7 +15,7 @@ inline constexpr float kMinusInfinity = -__builtin_inff();
 inline int smaller(int a, int b) { return a < b ? a : b; }
 inline int larger(int a, int b) { return a > b ? a : b; }
 
-// Lanes: V, kCount; load, load_first, store, splat, add, sub, mul, div, fma, max, exp, sum_lanes,
+// Lanes: V, kCount, kWide; load, store, widen, first, splat, add, sub, mul, div, fma, max, exp, sum_lanes,
 // max_lanes, within, transpose, nearest_integer, times_exp2; Element<T>. T: what the cache holds.
 template <class Lanes, class T>
 class TiledAttention {

@@ -2,6 +2,8 @@
 // linked with anything else.
 #pragma once
 
+#include <initializer_list>
+
 namespace computron::kernels {
 namespace {
 

@@ -1,5 +1,5 @@
-// Two vectors as one, for long chains of operations: a processor looks so far ahead that it begins one vector's chain before
-// the last one's has ended, but not far enough to keep its multipliers busy. Everything is local to the including file
+// Two vectors as one, for long chains of operations: out-of-order execution overlaps the chains of two vectors that
+// follow each other, but too little of them to keep the multipliers busy. Everything is local to the including file
 // (isa.h).
 #pragma once
 

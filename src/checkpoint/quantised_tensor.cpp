@@ -31,6 +31,7 @@ QuantisedTensor::QuantisedTensor(const TensorDeclaration& codes, DType values)
   const std::size_t in = transposed_ ? lines_ : columns_;
   group_ = std::min(static_cast<std::size_t>(codes.group), in);
   groups_ = ceil_div(in, group_);
+  ensure(codes_ != DType::kInt4 || group_ <= kLongestInt4Group, "a group of int4 that is too long");
 }
 
 ElementRange QuantisedTensor::elements_of(std::size_t begin, std::size_t end) const {

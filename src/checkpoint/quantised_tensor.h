@@ -31,8 +31,9 @@ class QuantisedTensor {
   // All elements of the groups of these.
   ElementRange cover(const ElementRange& piece) const;
 
-  // Groups that are whole columns: scales are known only when find_peaks() has seen all of them.
-  bool needs_peaks() const { return transposed_ && group_ == lines_; }
+  // Groups that are whole columns: scales are known only when find_peaks() has seen all of them. Those of int4 are
+  // short and are read as a whole.
+  bool needs_peaks() const { return transposed_ && group_ == lines_ && codes_ != DType::kInt4; }
   // `values` are those of cover(), as of all functions below. Thread-safe.
   void find_peaks(const ElementRange& covered, std::span<const std::byte> values);
 

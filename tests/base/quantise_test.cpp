@@ -135,6 +135,8 @@ TEST_P(Quantise, RowsInGroups) {
   for (const float deviation : {0.02f, 1.0f, 1e30f, 1e-40f}) {
     expect_row(GetParam(), row_of(2048, 1, deviation), 32);
     expect_row(GetParam(), row_of(96, 2, deviation), 16);
+    expect_row(GetParam(), row_of(1000, 3, deviation), 48);  // the last is shorter
+    expect_row(GetParam(), row_of(1024, 4, deviation), 512);
   }
 }
 
@@ -156,6 +158,9 @@ TEST_P(Quantise, TiesGoToTheEvenCode) {
   std::vector<std::byte> codes(bytes_of(type, values.size()));
   encode(values, std::vector<std::uint16_t>(values.size(), one).data(), type, codes.data());
   expect_codes(type, values, codes, 0, 1.0);
+  if (type == DType::kInt4) return;
+  values.push_back(type == DType::kFp8 ? 448.0f : 127.0f);  // the scale is 1
+  expect_row(type, values, values.size());
 }
 
 TEST_P(Quantise, ZerosHaveScaleAndCodesZero) {
@@ -212,11 +217,11 @@ TEST_P(Quantise, PeaksShowWhatIsNotFinite) {
 // Where several scales are exact, the largest value has code -8.
 TEST(QuantiseInt4, TheFirstOfEqualScalesIsTaken) {
   std::vector<float> values(32);
-  values[9] = 2.0f;
-  EXPECT_EQ(f32_from_bf16(int4_scale_of(values)), -0.25f);
+  values[9] = 1.75f;  // by 7, too
+  EXPECT_EQ(f32_from_bf16(int4_scale_of(values)), -1.75f / 8);
 }
 
-// Values that are multiples of a scale which the largest is not eight of.
+// All values but the largest are multiples of 0.25.
 TEST(QuantiseInt4, TheScaleOfLeastErrorIsTaken) {
   for (const float divisor : {7.0f, 7.25f, 7.75f, 8.0f}) {
     std::vector<float> values(32);
@@ -226,7 +231,7 @@ TEST(QuantiseInt4, TheScaleOfLeastErrorIsTaken) {
   }
 }
 
-// Its error would be least, but it is none of a bfloat16.
+// No bfloat16 is as small as their scale.
 TEST(QuantiseInt4, GroupsOfTheSmallestNumbersAreZero) {
   const std::vector<float> values(32, 0x1p-149f);
   std::vector<std::byte> codes(16, std::byte{0xff});
@@ -237,7 +242,11 @@ TEST(QuantiseInt4, GroupsOfTheSmallestNumbersAreZero) {
 }
 
 TEST(QuantiseInt4, GroupsThatAreTooLongAreRefused) {
-  EXPECT_THROW(int4_scale_of(std::vector<float>(kLongestInt4Group + 2)), Error);
+  const std::vector<float> values(kLongestInt4Group + 2);
+  std::vector<std::byte> codes(values.size() / 2);
+  std::uint16_t scale = 0;
+  EXPECT_THROW(int4_scale_of(values), Error);
+  EXPECT_THROW(quantise_row(values, values.size(), DType::kInt4, codes.data(), &scale), Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Codes, Quantise, testing::ValuesIn(kQuantisedTo),

@@ -102,19 +102,20 @@ int code_at(DType type, const std::vector<std::byte>& codes, std::size_t i) {
 void expect_row(const TensorToWrite& tensor, std::size_t o, const std::vector<std::byte>& codes,
                 const std::vector<std::byte>& scales) {
   const auto& [name, dtype, shape, transposed, declared_group, factor] = tensor.declaration;
-  const std::size_t group = std::min(static_cast<std::size_t>(declared_group), kIn), groups = ceil_div(kIn, group);
-  std::vector<float> row(kIn);
-  for (std::size_t i = 0; i < kIn; ++i) row[i] = weight_at(o, i);
-  std::vector<std::byte> row_codes(bytes_of(dtype, kIn));
+  const std::size_t in = transposed ? shape.front() : shape.back(), out = transposed ? shape.back() : shape.front();
+  const std::size_t group = std::min(static_cast<std::size_t>(declared_group), in), groups = ceil_div(in, group);
+  std::vector<float> row(in);
+  for (std::size_t i = 0; i < in; ++i) row[i] = weight_at(o, i);
+  std::vector<std::byte> row_codes(bytes_of(dtype, in));
   std::vector<std::uint16_t> row_scales(groups);
   quantise_row(row, group, dtype, row_codes.data(), row_scales.data());
   std::size_t wrong = 0;
-  for (std::size_t i = 0; i < kIn; ++i) {
-    wrong += code_at(dtype, row_codes, i) != code_at(dtype, codes, transposed ? i * kOut + o : o * kIn + i);
+  for (std::size_t i = 0; i < in; ++i) {
+    wrong += code_at(dtype, row_codes, i) != code_at(dtype, codes, transposed ? i * out + o : o * in + i);
   }
   for (std::size_t g = 0; g < groups; ++g) {
     std::uint16_t scale;
-    std::memcpy(&scale, &scales[2 * (transposed ? g * kOut + o : o * groups + g)], sizeof scale);
+    std::memcpy(&scale, &scales[2 * (transposed ? g * out + o : o * groups + g)], sizeof scale);
     wrong += scale != row_scales[g];
   }
   EXPECT_EQ(wrong, 0u) << name << ", row " << o;
@@ -135,6 +136,17 @@ TEST(WriteTensors, CodesAndScalesAreThoseOfEachRow) {
     for (std::size_t o = 0; o < kOut; o += 29) expect_row(tensors[t], o, codes, scales);
     expect_row(tensors[t], kOut - 1, codes, scales);
   }
+}
+
+// In several pieces, none of which has whole columns.
+TEST(WriteTensors, AGroupMayBeAWholeColumnOfInt4) {
+  constexpr std::size_t kColumns = 70'000;
+  const Folder folder;
+  const std::vector<TensorToWrite> tensors = {{{"w", DType::kInt4, {32, kColumns}, true, 32}, DType::kBF16}};
+  write(folder.file("m.h5"), tensors, 64, {tensors});
+  const CheckpointIndex index = read_checkpoint_index(folder.file("m.h5"));
+  const auto codes = bytes_of_tensor(index, "w"), scales = bytes_of_tensor(index, scales_name("w"));
+  for (std::size_t o = 0; o < kColumns; o += 997) expect_row(tensors[0], o, codes, scales);
 }
 
 TEST(WriteTensors, ThreadsDoNotChangeTheFile) {

@@ -28,11 +28,12 @@ std::vector<float> values(std::size_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<float> exponent(-40, 8), sign(-1, 1);
   std::vector<float> all = {0.0f, -0.0f, kInfinity, -kInfinity, std::nanf(""), 1e-40f, -1e-40f, 88.7f, -87.4f, 3e38f};
-  for (const float half_of_lowest : {43.66826f, 43.66827f, 43.66828f}) {
-    all.insert(all.end(), {half_of_lowest, -half_of_lowest});
-  }
-  while (all.size() < count) all.push_back(std::copysign(std::exp2(exponent(random)), sign(random)));
+  for (float seen = 13.0f; seen < 13.4f; seen += 0.01f)
+    all.insert(all.end(), {seen, -seen});  // the end of a tail of GELU
+  while (all.size() < std::max<std::size_t>(count, 100))
+    all.push_back(std::copysign(std::exp2(exponent(random)), sign(random)));
   std::shuffle(all.begin(), all.end(), random);
+  all.resize(count);
   return all;
 }
 
@@ -72,14 +73,16 @@ class ActivationKernelsTest : public testing::Test {
     if (kernels::usable_isa() < kernels::Isa::kAvx512) GTEST_SKIP() << "a processor without AVX-512";
   }
 
-  // What `run` of both widths writes behind an equal beginning; lengths leave partial vectors of every kind.
+  // What `run` of both widths writes behind an equal beginning, given inputs of just so many values; lengths leave
+  // partial vectors of every kind.
   template <class Run>
   void expect_equal(Run&& run) {
-    for (const int n : {1, 7, 8, 9, 15, 16, 17, 31, 1000}) {
+    for (const int n : {1, 7, 8, 9, 15, 16, 17, 31, 33, 48, 1000}) {
       const auto count = static_cast<std::size_t>(n);
+      const std::vector<float> x = values(count, 1), other = values(count, 2);
       std::vector<float> narrow = values(1024, 3), wide = narrow;
-      run(kernels::activation_avx2(), n, narrow.data());
-      run(kernels::activation_avx512(), n, wide.data());
+      run(kernels::activation_avx2(), n, x.data(), other.data(), narrow.data());
+      run(kernels::activation_avx512(), n, x.data(), other.data(), wide.data());
       EXPECT_EQ(std::memcmp(narrow.data(), wide.data(), narrow.size() * sizeof(float)), 0) << n << " values";
       EXPECT_NE(std::memcmp(narrow.data(), values(1024, 3).data(), count * sizeof(float)), 0) << "nothing was written";
     }
@@ -87,53 +90,62 @@ class ActivationKernelsTest : public testing::Test {
 };
 
 TEST_F(ActivationKernelsTest, HaveTheSameBitsAtBothWidths) {
-  const std::vector<float> x = values(1024, 1), other = values(1024, 2);
   for (const Activation activation : kAll) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       SCOPED_TRACE(static_cast<int>(activation));
-      for (const float* bias : {static_cast<const float*>(nullptr), other.data()}) {
-        expect_equal([&](const kernels::ActivationKernels& kernels, int n, float* out) {
-          kernels.activate(activation, one_row(x.data(), bias, n, reinterpret_cast<std::byte*>(out), dtype));
+      for (const bool biased : {false, true}) {
+        expect_equal([&](const auto& kernels, int n, const float* x, const float* bias, float* out) {
+          kernels.activate(activation,
+                           one_row(x, biased ? bias : nullptr, n, reinterpret_cast<std::byte*>(out), dtype));
         });
       }
       for (const Gate& rule : {Gate(activation), Gate(activation, 7, 1)}) {
-        expect_equal([&](const kernels::ActivationKernels& kernels, int n, float* out) {
-          kernels.activate_gate(rule, x.data(), other.data(), n, reinterpret_cast<std::byte*>(out), dtype);
+        expect_equal([&](const auto& kernels, int n, const float* gate, const float* up, float* out) {
+          kernels.activate_gate(rule, gate, up, n, reinterpret_cast<std::byte*>(out), dtype);
         });
       }
     }
-  }
-}
-
-// A tile within larger arrays, beside which nothing is written.
-TEST_F(ActivationKernelsTest, TilesAreTheirRows) {
-  constexpr int kRows = 3, kColumns = 37;
-  constexpr std::size_t kXStride = 40, kOutColumns = 50;
-  const std::vector<float> x = values(kRows * kXStride, 1), bias = values(64, 2);
-  for (const auto& kernels : {kernels::activation_avx2(), kernels::activation_avx512()}) {
-    std::vector<float> found(kRows * kOutColumns, 7.0f), expected = found;
-    kernels.activate(Activation::kGeluErf, {.x = x.data(),
-                                            .x_stride = kXStride,
-                                            .bias = bias.data(),
-                                            .rows = kRows,
-                                            .columns = kColumns,
-                                            .out = reinterpret_cast<std::byte*>(found.data() + 5),
-                                            .out_stride = kOutColumns * sizeof(float),
-                                            .dtype = DType::kF32});
-    for (std::size_t r = 0; r < kRows; ++r) {
-      auto* out = reinterpret_cast<std::byte*>(expected.data() + 5 + r * kOutColumns);
-      kernels.activate(Activation::kGeluErf, one_row(x.data() + r * kXStride, bias.data(), kColumns, out, DType::kF32));
-    }
-    EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)), 0);
   }
 }
 
 TEST_F(ActivationKernelsTest, OfSumsHaveTheSameBitsAtBothWidths) {
-  const std::vector<float> x = values(1024, 1);
-  expect_equal([&](const kernels::ActivationKernels& kernels, int n, float* inout) { kernels.soft_cap(30, n, inout); });
-  expect_equal([&](const kernels::ActivationKernels& kernels, int n, float* inout) {
-    for (const float gate : {-3.0f, 0.2f, 5.0f}) kernels.add_gated(gate, x.data(), n, inout);
+  expect_equal(
+      [](const auto& kernels, int n, const float*, const float*, float* inout) { kernels.soft_cap(30, n, inout); });
+  expect_equal([](const auto& kernels, int n, const float* x, const float*, float* inout) {
+    for (const float gate : {-3.0f, 0.2f, 5.0f}) kernels.add_gated(gate, x, n, inout);
   });
+}
+
+// A tile within larger arrays, beside which nothing is written.
+void expect_rows(const kernels::ActivationKernels& kernels, const float* bias, DType dtype) {
+  constexpr int kRows = 3, kColumns = 37;
+  constexpr std::size_t kXStride = 40, kOutColumns = 50;
+  const std::size_t out_stride = kOutColumns * size_of(dtype), before = 5 * size_of(dtype);
+  const std::vector<float> x = values(kRows * kXStride, 1);
+  std::vector<std::byte> found(kRows * out_stride, std::byte{7}), expected = found;
+  kernels.activate(Activation::kGeluErf, {.x = x.data(),
+                                          .x_stride = kXStride,
+                                          .bias = bias,
+                                          .rows = kRows,
+                                          .columns = kColumns,
+                                          .out = found.data() + before,
+                                          .out_stride = out_stride,
+                                          .dtype = dtype});
+  for (std::size_t r = 0; r < kRows; ++r) {
+    std::byte* out = expected.data() + before + r * out_stride;
+    kernels.activate(Activation::kGeluErf, one_row(x.data() + r * kXStride, bias, kColumns, out, dtype));
+  }
+  EXPECT_EQ(found, expected);
+}
+
+TEST(ActivationTiles, AreTheirRows) {
+  const std::vector<float> bias = values(64, 2);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const float* some : {bias.data(), static_cast<const float*>(nullptr)}) {
+      expect_rows(kernels::activation_avx2(), some, dtype);
+      if (kernels::usable_isa() >= kernels::Isa::kAvx512) expect_rows(kernels::activation_avx512(), some, dtype);
+    }
+  }
 }
 
 }  // namespace

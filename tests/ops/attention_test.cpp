@@ -189,6 +189,7 @@ std::vector<Case> cpu_cases() {
           {shape_of(2, 1, 64, /*causal=*/true, /*window=*/50, /*soft_cap=*/50), 16, DType::kBF16},
           {shape_of(5, 1, 9), 24},
           {shape_of(6, 2, 20), 16, DType::kF32, {-3, 0, 2, 9, 40, 1}},  // below and above all scores
+          {shape_of(4, 2, 20, /*causal=*/true, /*window=*/0, /*soft_cap=*/2.5f), 16, DType::kF32, {-3, 0, 2, 1}},
           {shape_of(4, 2, 64, /*causal=*/true, /*window=*/30), 16, DType::kBF16, {0, 3, -50, 12}}};
 }
 std::vector<Case> cases(const Bench& bench) {

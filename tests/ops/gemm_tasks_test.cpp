@@ -1,4 +1,5 @@
-// How a GEMM of the CPU is cut: whatever the cut, each row of the weight meets each row of x once.
+// How a GEMM of the CPU is cut: whatever the cut, each row of the weight meets each row of x once. And how attention
+// is.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -95,6 +96,44 @@ TEST_F(GemmTasks, OfQuantisedWeightsTakeWholeCalls) {
 
 TEST_F(GemmTasks, OfLongRowsTakeAllOfThem) {
   EXPECT_THAT(cut({1536}, DType::kF32, x(2048, 8192), /*there=*/true), Each(Field(&GemmTask::x_rows, 2048)));
+}
+
+// The most rows of a task; each row of each sequence is attended to once under each key/value head.
+int most_rows(const AttentionShape& shape, const std::vector<int>& rows, int threads) {
+  std::vector<SequenceRows> sequences;
+  std::vector<std::vector<int>> met;
+  for (const int count : rows) {
+    sequences.push_back({.row = 0, .rows = count, .start = 0, .blocks = {}});
+    met.emplace_back(static_cast<std::size_t>(count * shape.kv_heads));
+  }
+  std::vector<AttentionTask> tasks = {{7, 7, 7, 7, 7}};
+  int most = 0;
+  const bool whole = cut_attention(shape, sequences, threads, tasks);
+  for (const AttentionTask& task : tasks) {
+    most = std::max(most, task.rows);
+    for (int head = task.kv_head; head < task.kv_head_end; ++head) {
+      for (int row = task.row; row < task.row + task.rows; ++row) {
+        ++met.at(static_cast<std::size_t>(task.sequence)).at(static_cast<std::size_t>(row * shape.kv_heads + head));
+      }
+    }
+  }
+  for (const auto& times : met) EXPECT_THAT(times, Each(1));
+  EXPECT_EQ(whole, most == *std::ranges::max_element(rows));
+  return most;
+}
+
+TEST(AttentionTasks, HaveMoreQueriesWhereThereAreManyForEachThread) {
+  const AttentionShape encoder{.heads = 12, .kv_heads = 12, .head_dim = 32};
+  EXPECT_EQ(most_rows(encoder, {512, 100, 0, 3}, /*threads=*/2), 128);
+  EXPECT_EQ(most_rows(encoder, {512, 100, 0, 3}, /*threads=*/16), 64);
+  EXPECT_EQ(most_rows(encoder, {100}, /*threads=*/1), 100);
+  EXPECT_EQ(most_rows(encoder, {1, 1}, /*threads=*/2), 1);
+}
+
+TEST(AttentionTasks, CountTheHeadsThatShareAKey) {
+  const AttentionShape grouped{.heads = 32, .kv_heads = 8, .head_dim = 64};
+  EXPECT_EQ(most_rows(grouped, {512}, /*threads=*/2), 32);
+  EXPECT_EQ(most_rows(grouped, {40}, /*threads=*/8), 16);
 }
 
 }  // namespace

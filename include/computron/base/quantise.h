@@ -1,8 +1,7 @@
 // Float32 weights as codes and scales (weight_type.h). A group of values shares a scale, in bfloat16:
 //
 //   int8, fp8   the largest magnitude ÷ 127 (fp8: ÷ 448), rounded up, so that no code is cut off
-//   int4        the value of largest magnitude, with its sign, ÷ -8, ÷ -7.75 or another of kInt4Divisors, rounded to
-//   nearest:
+//   int4        the value of largest magnitude, with its sign, ÷ -8 or another of kInt4Divisors, rounded to nearest:
 //               the first of those with the least sum of squared errors (codes × scale against values)
 //
 // and a value's code is the nearest to value ÷ scale, ties to even, held to what the type has: -127 to 127, -448 to 448
@@ -18,8 +17,8 @@
 namespace computron {
 
 inline constexpr DType kQuantisedTo[] = {DType::kInt8, DType::kFp8, DType::kInt4};
-// The squared error of trained weights is 0.892 of what 8 alone leaves, and 0.888 with 41 divisors from 5.5 to 9.5
-// (perf/perplexity_bound.py).
+// The squared error of the weights of inputs/trained is 0.892 of what 8 alone leaves, and 0.888 with 41 divisors
+// from 5.5 to 9.5.
 inline constexpr float kInt4Divisors[] = {8.0f, 7.75f, 7.25f, 7.0f, 8.25f, 8.5f, 8.75f, 9.0f};
 inline constexpr std::size_t kLongestInt4Group = 512;
 

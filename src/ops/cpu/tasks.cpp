@@ -13,7 +13,7 @@ using kernels::kRowBlock;
 
 constexpr int kMaxTaskBlocks = 8;
 constexpr int kTasksPerThread = 4;
-constexpr int kQueriesPerTask = 128;
+constexpr int kQueriesPerTask = 128, kFewQueriesPerTask = 64;
 
 static_assert(kTileFloats >= kernels::kMaxGemmRows * kRowBlock);
 
@@ -64,7 +64,10 @@ int gemm_width(int rows, int x_rows) {
 bool cut_attention(const AttentionShape& shape, std::span<const SequenceRows> sequences, int threads,
                    std::vector<AttentionTask>& tasks) {
   const int group = shape.heads / shape.kv_heads;
-  const int step = std::max(1, kQueriesPerTask / group);
+  long queries = 0;
+  for (const SequenceRows& sequence : sequences) queries += static_cast<long>(sequence.rows) * shape.heads;
+  const bool many = queries >= static_cast<long>(kQueriesPerTask) * threads * kTasksPerThread;
+  const int a_task = many ? kQueriesPerTask : kFewQueriesPerTask, step = std::max(1, a_task / group);
   const int heads_a_task =
       std::max(1, static_cast<int>(sequences.size()) * shape.kv_heads / (threads * kTasksPerThread));
   bool whole = true;
@@ -73,7 +76,7 @@ bool cut_attention(const AttentionShape& shape, std::span<const SequenceRows> se
     const int rows = sequences[static_cast<std::size_t>(s)].rows;
     if (rows == 0) continue;
     whole = whole && rows <= step;
-    const int heads = std::clamp(kQueriesPerTask / (std::min(rows, step) * group), 1, heads_a_task);
+    const int heads = std::clamp(a_task / (std::min(rows, step) * group), 1, heads_a_task);
     // Tasks of one head follow each other, while its keys and values are in the second cache; among them later rows,
     // which see more keys, go first, so that the last tasks taken are short ones.
     for (int h = 0; h < shape.kv_heads; h += heads) {

@@ -40,8 +40,8 @@ struct AttentionTask {
   int rows = 0;
 };
 
-// About 64 queries (row × head) a task, of several key/value heads where rows are few, but at least four tasks a thread
-// where there is that much. Returns whether every sequence's rows are in one task.
+// About 128 queries (row × head) a task, or 64 where there would be less than four tasks a thread otherwise; of several
+// key/value heads where rows are few. Returns whether every sequence's rows are in one task.
 bool cut_attention(const AttentionShape& shape, std::span<const SequenceRows> sequences, int threads,
                    std::vector<AttentionTask>& tasks);
 
