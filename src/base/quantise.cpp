@@ -102,7 +102,7 @@ Lanes squared_errors(const float* shares, std::size_t n, Lanes ratios) {
   return sums / (ratios * ratios);
 }
 
-// A scale that no bfloat16 is small enough for leaves everything of its group, and is taken if all are such.
+// A scale that rounds to zero is taken if all do: its errors are NaN.
 std::uint16_t int4_scale(const float* values, std::size_t n, Peak peak) {
   const auto largest = std::bit_cast<float>(std::rotr(peak, 1));
   float shares[kLongestInt4Group];
