@@ -12,7 +12,7 @@ namespace computron::kernels {
 namespace {
 
 // L: V, kCount; load, load_first, store, store_first of float and Bf16; splat, add, sub, mul, div, fma, max, min, exp,
-// nearest_integer, times_exp2; negate, magnitude, sign_bits, with_bits, by_sign.
+// nearest_integer, times_exp2; negate, magnitude, with_sign, by_sign.
 template <class L>
 struct WideActivations {
   using V = typename L::V;
@@ -54,7 +54,7 @@ struct WideActivations {
   // (1 - e^-2|x|) / (1 + e^-2|x|) with the sign of x.
   static V tanh(V x) {
     const V e = exp2<L>(L::mul(L::magnitude(x), L::splat(-2 * kLog2E)));
-    return L::with_bits(L::div(L::sub(L::splat(1), e), L::add(L::splat(1), e)), L::sign_bits(x));
+    return L::with_sign(L::div(L::sub(L::splat(1), e), L::add(L::splat(1), e)), x);
   }
 
   static V relu(V x) { return L::max(L::splat(0), x); }

@@ -46,8 +46,7 @@ struct PairLanes {
   static V min(V a, V b) { return {L::min(a.low, b.low), L::min(a.high, b.high)}; }
   static V negate(V x) { return {L::negate(x.low), L::negate(x.high)}; }
   static V magnitude(V x) { return {L::magnitude(x.low), L::magnitude(x.high)}; }
-  static V sign_bits(V x) { return {L::sign_bits(x.low), L::sign_bits(x.high)}; }
-  static V with_bits(V x, V bits) { return {L::with_bits(x.low, bits.low), L::with_bits(x.high, bits.high)}; }
+  static V with_sign(V x, V of) { return {L::with_sign(x.low, of.low), L::with_sign(x.high, of.high)}; }
   static V by_sign(V x, V negative, V otherwise) {
     return {L::by_sign(x.low, negative.low, otherwise.low), L::by_sign(x.high, negative.high, otherwise.high)};
   }

@@ -163,8 +163,8 @@ struct Lanes8 {
   static V min(V a, V b) { return kernels::min(a, b); }
   static V negate(V x) { return _mm256_xor_ps(x, splat(-0.0f)); }
   static V magnitude(V x) { return _mm256_andnot_ps(splat(-0.0f), x); }
-  static V sign_bits(V x) { return _mm256_and_ps(splat(-0.0f), x); }
-  static V with_bits(V x, V bits) { return _mm256_or_ps(x, bits); }
+  // x, which is not negative, with the sign of another.
+  static V with_sign(V x, V of) { return _mm256_or_ps(x, _mm256_and_ps(splat(-0.0f), of)); }
   // `negative` where x has its sign bit.
   static V by_sign(V x, V negative, V otherwise) { return _mm256_blendv_ps(otherwise, negative, x); }
   static V exp(V x) { return kernels::exp(x); }

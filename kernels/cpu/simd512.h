@@ -23,6 +23,16 @@ inline __m512 exp_of_remainder(__m512 x, __m512 n) {
   return _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
 }
 
+// Rounded to bfloat16, to nearest even; NaN stays NaN. As store of simd.h.
+inline __m256i upper_halves(__m512 x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+  const __m512i kept = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+}
+
 struct Lanes16 {
   using V = __m512;
   struct Bf16 {
@@ -60,8 +70,7 @@ struct Lanes16 {
   static V min(V a, V b) { return _mm512_min_ps(a, b); }  // b where a lane of either is NaN
   static V negate(V x) { return _mm512_xor_ps(x, splat(-0.0f)); }
   static V magnitude(V x) { return _mm512_andnot_ps(splat(-0.0f), x); }
-  static V sign_bits(V x) { return _mm512_and_ps(splat(-0.0f), x); }
-  static V with_bits(V x, V bits) { return _mm512_or_ps(x, bits); }
+  static V with_sign(V x, V of) { return _mm512_or_ps(x, _mm512_and_ps(splat(-0.0f), of)); }
   // `negative` where x has its sign bit.
   static V by_sign(V x, V negative, V otherwise) {
     return _mm512_mask_mov_ps(otherwise, _mm512_movepi32_mask(_mm512_castps_si512(x)), negative);
@@ -133,17 +142,6 @@ struct Lanes16 {
   // As times_exp2 of simd.h.
   static V times_exp2(V x, V n) {
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(n, splat(-126.0f), _CMP_NLT_UQ), x, n);
-  }
-
- private:
-  // Rounded to bfloat16, to nearest even; NaN stays NaN. As store of simd.h.
-  static __m256i upper_halves(V x) {
-    const __m512i bits = _mm512_castps_si512(x);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
-    const __m512i kept = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
   }
 };
 
