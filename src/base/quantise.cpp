@@ -83,8 +83,8 @@ std::uint32_t bf16_bits_of_number(float x) {
 
 // A lane for each divisor of a group's peak.
 constexpr std::size_t kDivisors = std::size(kInt4Divisors);
-typedef float Lanes __attribute__((vector_size(sizeof(float) * kDivisors)));
-typedef std::int32_t IntLanes __attribute__((vector_size(sizeof(Lanes))));
+using Lanes [[gnu::vector_size(sizeof(float) * kDivisors)]] = float;
+using IntLanes [[gnu::vector_size(sizeof(float) * kDivisors)]] = std::int32_t;
 
 // The sums of squared errors of values ÷ peak, of which a scale is 1 ÷ ratio. In the order of the values, so that they
 // have the same bits whatever vectors there are.

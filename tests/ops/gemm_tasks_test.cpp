@@ -38,7 +38,7 @@ class GemmTasks : public testing::Test {
         ASSERT_EQ(task.row % kBlock, 0);
         for (int row = task.row; row < task.row + task.rows; ++row) {
           for (int m = task.x_row; m < task.x_row + task.x_rows; ++m) {
-            ++met.at(static_cast<std::size_t>(row * x_rows + m));
+            ++met.at(static_cast<std::size_t>(row) * x_rows + m);
             ++cells;
           }
         }
@@ -89,7 +89,7 @@ TEST_F(GemmTasks, FollowThePanelsWhileTheyCome) {
 
 // Expanding the weight again would cost more.
 TEST_F(GemmTasks, OfQuantisedWeightsTakeWholeCalls) {
-  const WeightType int8(DType::kF32, DType::kInt8, DType::kBF16, /*group=*/32);
+  const WeightType int8(DType::kF32, DType::kInt8, DType::kBF16, 32);
   EXPECT_THAT(cut({1536}, int8, x(2048, 1536), /*there=*/true), Each(Field(&GemmTask::x_rows, 2048)));
   EXPECT_THAT(cut({1536}, int8, x(2048, 768), /*there=*/true), Each(Field(&GemmTask::x_rows, kernels::kMaxGemmRows)));
 }
@@ -113,7 +113,7 @@ int most_rows(const AttentionShape& shape, const std::vector<int>& rows, int thr
     most = std::max(most, task.rows);
     for (int head = task.kv_head; head < task.kv_head_end; ++head) {
       for (int row = task.row; row < task.row + task.rows; ++row) {
-        ++met.at(static_cast<std::size_t>(task.sequence)).at(static_cast<std::size_t>(row * shape.kv_heads + head));
+        ++met.at(static_cast<std::size_t>(task.sequence)).at(static_cast<std::size_t>(row) * shape.kv_heads + head);
       }
     }
   }
