@@ -16,7 +16,7 @@ inline int smaller(int a, int b) { return a < b ? a : b; }
 inline int larger(int a, int b) { return a > b ? a : b; }
 
 // Lanes: V, kCount, kWide; load, store, widen, first, splat, add, sub, mul, div, fma, max, exp, sum_lanes,
-// max_lanes, within, transpose, nearest_integer, times_exp2; Element<T>. T: what the cache holds.
+// max_lanes, within, transpose, nearest_integer, times_exp2. T: what the cache holds.
 template <class Lanes, class T>
 class TiledAttention {
   using V = typename Lanes::V;

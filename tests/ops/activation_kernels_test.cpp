@@ -28,8 +28,8 @@ std::vector<float> values(std::size_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<float> exponent(-40, 8), sign(-1, 1);
   std::vector<float> all = {0.0f, -0.0f, kInfinity, -kInfinity, std::nanf(""), 1e-40f, -1e-40f, 88.7f, -87.4f, 3e38f};
-  for (float seen = 13.0f; seen < 13.4f; seen += 0.01f)
-    all.insert(all.end(), {seen, -seen});  // the end of a tail of GELU
+  // Where the tail of GELU becomes zero.
+  for (float x = 13.0f; x < 13.4f; x += 0.01f) all.insert(all.end(), {x, -x});
   while (all.size() < std::max<std::size_t>(count, 100))
     all.push_back(std::copysign(std::exp2(exponent(random)), sign(random)));
   std::shuffle(all.begin(), all.end(), random);
@@ -37,10 +37,10 @@ std::vector<float> values(std::size_t count, unsigned seed) {
   return all;
 }
 
-TEST(Exp2, IsAPowerOfTwoWhereItIsSeen) {
+TEST(Exp2, MatchesDoublePrecision) {
   std::vector<float> x = {0.0f, -0.0f, -126.0f, -126.4f};
   for (float value = -126.0f; value < 127; value += 0.00317f) x.push_back(value);
-  for (int n = -126; n < 127; ++n) {  // where it is rounded the other way
+  for (int n = -126; n < 127; ++n) {  // beside the places where the nearest integer changes
     for (const float to : {-kInfinity, kInfinity}) x.push_back(std::nextafter(static_cast<float>(n) + 0.5f, to));
   }
   x.resize(x.size() / kernels::kLanes * kernels::kLanes);
@@ -54,7 +54,7 @@ TEST(Exp2, IsAPowerOfTwoWhereItIsSeen) {
   }
 }
 
-TEST(Exp2, OfWhatIsTooSmallIsZero) {
+TEST(Exp2, UnderflowsToZero) {
   const float x[kernels::kLanes] = {-127.0f, -126.6f, -1e30f, -kInfinity, std::nanf(""), -200.0f, -300.0f, 1.0f};
   float found[kernels::kLanes];
   kernels::store(found, kernels::exp2<kernels::Lanes8>(kernels::load(x)));
@@ -138,7 +138,7 @@ void expect_rows(const kernels::ActivationKernels& kernels, const float* bias, D
   EXPECT_EQ(found, expected);
 }
 
-TEST(ActivationTiles, AreTheirRows) {
+TEST(ActivationTiles, HaveTheBitsOfTheirRowsOneByOne) {
   const std::vector<float> bias = values(64, 2);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const float* some : {bias.data(), static_cast<const float*>(nullptr)}) {
