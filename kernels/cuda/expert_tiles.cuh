@@ -180,7 +180,7 @@ struct CodedRowsOfWeight {
 #pragma unroll
     for (int i = 0; i < Shape::kRowTiles; ++i) {
       const int tile = is_there(first_tile + i) ? first_tile + i : 0;
-      next[i].load_scales(tiles, from + tile * tile_bytes, first, lane);
+      next[i].load_scales(typename Lane::Tile(tiles, from + tile * tile_bytes, lane), first);
     }
   }
   __device__ void begin_step() {

@@ -7,50 +7,52 @@
 namespace computron::kernels::cuda {
 namespace {
 
-// A block a tile of kTileRows weight rows, all rows of x; the weight of the next round is under way while one is
-// multiplied, that of the first before x is there. kColumns: tiles of eight rows of x.
-template <class T, int kColumns>
-__global__ void __launch_bounds__(kSkinnyThreads, 2) skinny_kernel(const __grid_constant__ GemmCall p) {
-  const RowRun& run = p.runs.with_tile(static_cast<int>(blockIdx.x));
-  const int row = (static_cast<int>(blockIdx.x) - run.first_tile) * kTileRows;
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4;
-  const std::size_t depth = p.depth;
-  const T* weight = reinterpret_cast<const T*>(run.data) + (row + g) * depth;
+// What a lane has of a plain weight.
+template <class T>
+class PlainLane {
+ public:
+  static constexpr int kAhead = 2;
 
-  const auto load = [&](int round, uint4(&to)[kUnroll][2]) {
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int k = depth_of(warp, round, u, lane);
-      to[u][0] = k < p.depth ? load_once(weight + k) : uint4{};
-      to[u][1] = k < p.depth ? load_once(weight + 8 * depth + k) : uint4{};
-    }
-  };
-  const int rounds = skinny_rounds(p.depth);
+  __device__ PlainLane(const GemmCall& p, int warp, int lane) : p_(p), warp_(warp), lane_(lane) {}
 
-  float acc[kColumns][4] = {};
-  uint4 next[kUnroll][2];
-  load(0, next);
-  wait_for_previous_kernel();
-  let_next_kernel_begin();
-  for (int round = 0; round < rounds; ++round) {
-    uint4 a[kUnroll][2], b[kUnroll][kColumns];
+  __device__ void go_to(int tile) { rows_ = rows_of(tile); }
+  __device__ void load(int place, int round) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      a[u][0] = next[u][0];
-      a[u][1] = next[u][1];
+      rows_.load(round, u, held_[place][u],
+                 [](const std::byte* from, bool there, uint4& to) { to = load_once(from, there); });
     }
-    if (round + 1 < rounds) load(round + 1, next);
-    load_x<T>(p, warp, round, lane, b);
+  }
+  template <int kColumns>
+  __device__ void multiply(int place, const uint4 (&b)[kUnroll][kColumns], float (&acc)[kColumns][4]) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
+      const uint4(&a)[2] = held_[place][u];
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
-        mma(T{}, acc[n], a[u][0].x, a[u][1].x, a[u][0].y, a[u][1].y, b[u][n].x, b[u][n].y);
-        mma(T{}, acc[n], a[u][0].z, a[u][1].z, a[u][0].w, a[u][1].w, b[u][n].z, b[u][n].w);
+        mma(T{}, acc[n], a[0].x, a[1].x, a[0].y, a[1].y, b[u][n].x, b[u][n].y);
+        mma(T{}, acc[n], a[0].z, a[1].z, a[0].w, a[1].w, b[u][n].z, b[u][n].w);
       }
     }
   }
-  sum_warps(p, run, row, acc);
+
+ private:
+  __device__ LaneRows<T, 2> rows_of(int tile) const {
+    const RowRun& run = p_.runs.with_tile(tile);
+    const auto row = static_cast<std::size_t>(tile - run.first_tile) * kTileRows;
+    return {run.data + row * p_.depth * sizeof(T), tile < p_.runs.tiles ? kTileRows : 0, p_.depth, warp_, lane_};
+  }
+
+  const GemmCall& p_;
+  int warp_, lane_;
+  LaneRows<T, 2> rows_{nullptr, 0, 0, 0, 0};
+  uint4 held_[kAhead][kUnroll][2];
+};
+
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kSkinnyThreads, kSkinnyBlocks) skinny_kernel(const __grid_constant__ GemmCall p) {
+  PlainLane<T> weight(p, threadIdx.x / kWarp, threadIdx.x % kWarp);
+  multiply_tiles<T, kColumns>(p, weight);
 }
 
 // A block a tile of kTileRows weight rows, kPlainRows rows of x; each warp takes every eighth row.
@@ -84,11 +86,11 @@ __global__ void __launch_bounds__(kSkinnyThreads) plain_kernel(const __grid_cons
 
 template <class T>
 void launch_skinny(CUstream_st* stream, const GemmCall& call) {
-  const auto tiles = static_cast<unsigned>(call.runs.tiles);
+  const unsigned blocks = skinny_blocks(call.runs.tiles);
   if (call.rows <= 8) {
-    launch_overlapped(tiles, kSkinnyThreads, 0, stream, skinny_kernel<T, 1>, call);
+    launch_overlapped(blocks, kSkinnyThreads, 0, stream, skinny_kernel<T, 1>, call);
   } else {
-    launch_overlapped(tiles, kSkinnyThreads, 0, stream, skinny_kernel<T, 2>, call);
+    launch_overlapped(blocks, kSkinnyThreads, 0, stream, skinny_kernel<T, 2>, call);
   }
 }
 

@@ -35,11 +35,13 @@ struct GemmCall {
 
 inline constexpr int kSkinnyRows = 16;  // of x, at most; they are read in multiples of eight
 inline constexpr int kSkinnyWarps = 8;
-inline constexpr int kKSlice = 32;  // elements of a row that a warp multiplies in two steps
-inline constexpr int kUnroll = 4;   // K slices that it has under way, one behind the other in memory
-inline constexpr int kPiece = 8;    // elements that a thread holds of each row: 16 bytes
+inline constexpr int kKSlice = 32;       // elements of a row that a warp multiplies in two steps
+inline constexpr int kUnroll = 4;        // K slices that it has under way, one behind the other in memory
+inline constexpr int kPiece = 8;         // elements that a thread holds of each row: 16 bytes
+inline constexpr int kSkinnyBlocks = 2;  // that a multiprocessor has room for
 
-// A block has kTileRows rows of the weight; its warps take rounds along the depth. What warp `warp` does in its round
+// A block has kTileRows rows of the weight at a time, those of tile blockIdx.x, blockIdx.x + gridDim.x, ...; its warps
+// take rounds along the depth. What warp `warp` does in its round
 // `round`, K slice `u` of it: lane `lane` holds elements [depth_of(..), + kPiece) of weight rows lane / 4 and
 // lane / 4 + 8 and of the rows of x numbered lane / 4, lane / 4 + 8, ... The two products of m16n8k16 take them in an
 // order of their own, the same for both operands, which is all that a sum needs.

@@ -50,21 +50,50 @@ __device__ inline float exp2_or_zero(float x) {
   return power;
 }
 
-// 16 bytes that are read once: past the first cache.
-__device__ inline uint4 load_once(const void* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
+// The same of 2, 4, 8 or 16 bytes that others read, too.
+__device__ inline void load_or_zero(const void* from, bool exists, unsigned short& out) {
+  asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; mov.b16 %0, 0; @p ld.global.b16 %0, [%1];}"
+               : "=&h"(out)
+               : "l"(from), "r"(exists ? 1 : 0));
+}
+__device__ inline void load_or_zero(const void* from, bool exists, unsigned& out) {
+  asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; mov.b32 %0, 0; @p ld.global.b32 %0, [%1];}"
+               : "=&r"(out)
+               : "l"(from), "r"(exists ? 1 : 0));
+}
+__device__ inline void load_or_zero(const void* from, bool exists, unsigned long long& out) {
+  asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; mov.b64 %0, 0; @p ld.global.b64 %0, [%1];}"
+               : "=&l"(out)
+               : "l"(from), "r"(exists ? 1 : 0));
+}
+__device__ inline void load_or_zero(const void* from, bool exists, uint4& out) {
+  asm volatile(
+      "{\n"
+      ".reg .pred exists;\n"
+      "setp.ne.s32 exists, %5, 0;\n"
+      "mov.u32 %0, 0;\n"
+      "mov.u32 %1, 0;\n"
+      "mov.u32 %2, 0;\n"
+      "mov.u32 %3, 0;\n"
+      "@exists ld.global.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+      "}"
+      : "=&r"(out.x), "=&r"(out.y), "=&r"(out.z), "=&r"(out.w)
+      : "l"(from), "r"(exists ? 1 : 0));
+}
+
+// `p` itself, which the compiler does not take apart to add things up anew wherever it is used.
+__device__ inline const std::byte* in_registers(const std::byte* p) {
+  asm("" : "+l"(p));
+  return p;
 }
 
 // What will be read soon: 128 bytes into the second cache.
 __device__ inline void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
-// 16 bytes that are read once, and may have been written by the kernel before this one (overlap.cuh); zeros if not
-// `exists`, without a branch.
-__device__ inline uint4 load_written(const void* from, bool exists) {
+// 16 bytes that are read once, past the first cache; zeros if not `exists`, without a branch. As memory that somebody
+// may write (no ld.global.nc): what may not change ptxas reads behind a wait for the kernel before as well, and then
+// nothing is under way meanwhile (overlap.cuh).
+__device__ inline uint4 load_once(const void* from, bool exists) {
   uint4 v;
   asm volatile(
       "{\n"

@@ -6,7 +6,8 @@
 // leaves, and before it touches anything that kernels write; in front of it only weights may be read. Then whoever
 // waits for this kernel has waited for all before it. It lets the next one begin behind that, so that no more than two
 // run at a time: what a third has written could lie, older, in the first cache of a processor. For the same reason what
-// kernels write is not read by ld.global.nc (__ldg, load_once). Code for architectures before 9.0 is launched as usual.
+// kernels write is not read by ld.global.nc (__ldg), and weights are not because ptxas would move such loads behind the
+// wait. Code for architectures before 9.0 is launched as usual.
 #pragma once
 
 #include <cuda_runtime.h>

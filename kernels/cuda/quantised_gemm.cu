@@ -8,49 +8,52 @@
 namespace computron::kernels::cuda {
 namespace {
 
-// As skinny_kernel (gemm.cu), and in its order of sums. The codes of several rounds are under way, since each has few
-// bytes.
-template <class Codes, class Scales, int kColumns>
-__global__ void __launch_bounds__(kSkinnyThreads, 2) quantised_kernel(const __grid_constant__ GemmCall p) {
-  const RowRun& run = p.runs.with_tile(static_cast<int>(blockIdx.x));
-  const int tile = static_cast<int>(blockIdx.x) - run.first_tile;
-  const std::byte* tile_data = run.data + tile * p.tiles.tile_bytes();
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int rounds = skinny_rounds(p.depth);
+// What a lane has of a quantised weight.
+template <class Codes, class Scales>
+class QuantisedLane {
+  static constexpr int kUnits = kUnroll * Codes::kBits / 8;  // of a round
+  using Lane = LaneCodes<Codes, Scales, kUnits>;
+  using Tile = typename Lane::Tile;
 
-  float acc[kColumns][4] = {};
-  constexpr int kAhead = Codes::kBits == 8 ? 2 : 3;
-  LaneCodes<Codes, Scales, kUnroll * Codes::kBits / 8> ahead[kAhead];
-  const auto load = [&](int round, auto& to) {
-    if (round < rounds) to.load(p.tiles, tile_data, depth_of(warp, round, 0, 0), lane);
-  };
+ public:
+  static constexpr int kAhead = 2;
+
+  __device__ QuantisedLane(const GemmCall& p, int warp, int lane)
+      : p_(p), warp_(warp), lane_(lane), tile_(p.tiles, nullptr, lane) {}
+
+  __device__ void go_to(int tile) {
+    const RowRun& run = p_.runs.with_tile(tile);
+    const auto in_run = static_cast<std::size_t>(tile - run.first_tile);
+    tile_.go_to(run.data + in_run * p_.tiles.tile_bytes(), tile < p_.runs.tiles ? p_.depth : 0, lane_);
+  }
+  __device__ void load(int place, int round) { held_[place].load(tile_, depth_of(warp_, round, 0, 0)); }
+  template <int kColumns>
+  __device__ void multiply(int place, const uint4 (&b)[kUnroll][kColumns], float (&acc)[kColumns][4]) const {
+    const Lane& held = held_[place];
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) load(i, ahead[i]);
-  wait_for_previous_kernel();
-  let_next_kernel_begin();
-  for (int first = 0; first < rounds; first += kAhead) {
+    for (int u = 0; u < kUnroll; ++u) {
+      unsigned a[2][4];
+      held.values(u, 0, a[0]);
+      held.values(u, 1, a[1]);
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int round = first + i;
-      if (round >= rounds) break;
-      const auto codes = ahead[i];
-      load(round + kAhead, ahead[i]);
-      uint4 b[kUnroll][kColumns];
-      load_x<BFloat16>(p, warp, round, lane, b);
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        unsigned a[2][4];
-        codes.values(u, 0, a[0]);
-        codes.values(u, 1, a[1]);
-#pragma unroll
-        for (int n = 0; n < kColumns; ++n) {
-          mma(BFloat16{}, acc[n], a[0][0], a[1][0], a[0][1], a[1][1], b[u][n].x, b[u][n].y);
-          mma(BFloat16{}, acc[n], a[0][2], a[1][2], a[0][3], a[1][3], b[u][n].z, b[u][n].w);
-        }
+      for (int n = 0; n < kColumns; ++n) {
+        mma(BFloat16{}, acc[n], a[0][0], a[1][0], a[0][1], a[1][1], b[u][n].x, b[u][n].y);
+        mma(BFloat16{}, acc[n], a[0][2], a[1][2], a[0][3], a[1][3], b[u][n].z, b[u][n].w);
       }
     }
   }
-  sum_warps(p, run, tile * kTileRows, acc);
+
+ private:
+  const GemmCall& p_;
+  int warp_, lane_;
+  Tile tile_;
+  Lane held_[kAhead];
+};
+
+template <class Codes, class Scales, int kColumns>
+__global__ void __launch_bounds__(kSkinnyThreads, kSkinnyBlocks) quantised_kernel(const __grid_constant__ GemmCall p) {
+  QuantisedLane<Codes, Scales> weight(p, threadIdx.x / kWarp, threadIdx.x % kWarp);
+  multiply_tiles<BFloat16, kColumns>(p, weight);
 }
 
 // Elements [k, k + kPieceK) of a row of `depth`, as far as it has them.
@@ -76,7 +79,7 @@ __global__ void __launch_bounds__(kSkinnyThreads) expand_kernel(const __grid_con
   if (tile >= p.rows / kTileRows) return;
   const int first = static_cast<int>(warp % units) * p.tiles.unit_depth();
   Lane codes;
-  codes.load(p.tiles, p.weight + tile * p.tiles.tile_bytes(), first, lane);
+  codes.load(typename Lane::Tile(p.tiles, p.weight + tile * p.tiles.tile_bytes(), lane), first);
 #pragma unroll
   for (int s = 0; s < Lane::kSlices; ++s) {
     const int k = first + s * QuantisedTiles::kSlice + lane % 4 * QuantisedTiles::kPieceK;
@@ -92,11 +95,11 @@ __global__ void __launch_bounds__(kSkinnyThreads) expand_kernel(const __grid_con
 
 template <class Codes, class Scales>
 void launch_quantised(CUstream_st* stream, const GemmCall& call) {
-  const auto tiles = static_cast<unsigned>(call.runs.tiles);
+  const unsigned blocks = skinny_blocks(call.runs.tiles);
   if (call.rows <= 8) {
-    launch_overlapped(tiles, kSkinnyThreads, 0, stream, quantised_kernel<Codes, Scales, 1>, call);
+    launch_overlapped(blocks, kSkinnyThreads, 0, stream, quantised_kernel<Codes, Scales, 1>, call);
   } else {
-    launch_overlapped(tiles, kSkinnyThreads, 0, stream, quantised_kernel<Codes, Scales, 2>, call);
+    launch_overlapped(blocks, kSkinnyThreads, 0, stream, quantised_kernel<Codes, Scales, 2>, call);
   }
 }
 

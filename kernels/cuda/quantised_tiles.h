@@ -34,25 +34,37 @@ struct QuantisedTiles {
   DType codes = DType::kF32;  // plain: the weight has no tiles
   DType scales = DType::kF32;
   int depth = 0;
-  int group = 0;
-  int shift = 0;  // 2^shift = group; -1: it is no power of two
+  int group = 0;  // a multiple of kPieceK, unless all is one
 
   constexpr QuantisedTiles() = default;
   constexpr QuantisedTiles(const WeightType& type, int columns)
-      : codes(type.codes), scales(type.scales), depth(columns), group(type.group), shift(shift_of(type.group)) {}
+      : codes(type.codes), scales(type.scales), depth(columns), group(type.group) {
+    if (!quantised()) return;
+    ensure(groups() == 1 || (group % kPieceK == 0 && group > kPieceK), "a group of codes that cuts a piece of eight");
+    inverse_ = groups() == 1 ? 0 : static_cast<std::uint32_t>(ceil_div(std::uint64_t{1} << 32, group_pieces()));
+    scales_at_ = static_cast<std::uint32_t>(units()) * kUnitBytes;
+    const auto of_group = static_cast<std::uint32_t>(kTileRows * size_of(scales));
+    tile_bytes_ = round_up(scales_at_ + static_cast<std::uint32_t>(groups()) * of_group, std::uint32_t{kAlignment});
+  }
 
   constexpr bool quantised() const { return group > 0; }
   constexpr int bits() const { return static_cast<int>(bits_of(codes)); }
   constexpr int unit_depth() const { return kSlice * 8 / bits(); }
   constexpr int units() const { return ceil_div(depth, unit_depth()); }
   constexpr int groups() const { return group >= depth ? 1 : ceil_div(depth, group); }
-  constexpr int group_of(int k) const { return shift >= 0 ? k >> shift : k / group; }
-
-  constexpr std::size_t scales_at() const { return static_cast<std::size_t>(units()) * kUnitBytes; }
-  constexpr std::size_t tile_bytes() const {
-    const std::size_t of_group = kTileRows * size_of(scales);
-    return round_up(scales_at() + static_cast<std::size_t>(groups()) * of_group, std::size_t{kAlignment});
+  // k / group, without a division: ⌈2^32 / n⌉ is too large by less than n / 2^32 of 2^32 / n, which does not show as
+  // long as both numbers of pieces are below 2^16.
+  constexpr int group_of(int k) const { return static_cast<int>(group_of_piece(static_cast<unsigned>(k) / kPieceK)); }
+  COMPUTRON_HOST_DEVICE constexpr unsigned group_of_piece(unsigned piece) const {
+#ifdef __CUDA_ARCH__
+    return __umulhi(piece, inverse_);
+#else
+    return static_cast<unsigned>(std::uint64_t{piece} * inverse_ >> 32);
+#endif
   }
+
+  constexpr std::size_t scales_at() const { return scales_at_; }
+  constexpr std::size_t tile_bytes() const { return tile_bytes_; }
   constexpr std::size_t row_bytes() const { return tile_bytes() / kTileRows; }
 
   // Where things of row `row` lie, in bytes from the tile with row 0: the piece with k, and the scale of a group.
@@ -76,11 +88,11 @@ struct QuantisedTiles {
   }
 
  private:
-  static constexpr int shift_of(int n) {
-    int shift = 0;
-    while (1 << shift < n) ++shift;
-    return 1 << shift == n ? shift : -1;
-  }
+  // What kernels would have to divide for.
+  std::uint32_t inverse_ = 0;  // ⌈2^32 / group_pieces()⌉, or 0: there is one group
+  std::uint32_t scales_at_ = 0, tile_bytes_ = 0;
+
+  constexpr std::uint64_t group_pieces() const { return static_cast<std::uint64_t>(group / kPieceK); }
   constexpr std::size_t tile_at(int row) const { return static_cast<std::size_t>(row / kTileRows) * tile_bytes(); }
 
   COMPUTRON_HOST_DEVICE static float float_of_bits(std::uint32_t bits) {

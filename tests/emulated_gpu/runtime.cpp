@@ -26,6 +26,7 @@ constexpr std::size_t kPage = 4096;
 constexpr std::size_t kAlignment = 256;                    // of what cudaMalloc gives
 constexpr std::size_t kPiece = std::size_t{8} << 20;       // in which memory is mapped
 constexpr std::uint64_t kMemory = std::uint64_t{4} << 30;  // unless the environment says otherwise
+constexpr int kMultiprocessors = 3;                        // few, so that blocks have several tiles
 
 std::uintptr_t address(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
@@ -336,11 +337,22 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::memcpy(properties->uuid.bytes, "emulated\0\1\2\3\4\5\6\xFF", sizeof properties->uuid.bytes);
   properties->totalGlobalMem = total_memory();
   properties->major = 9;
-  properties->multiProcessorCount = 132;
+  properties->multiProcessorCount = kMultiprocessors;
   properties->warpSize = 32;
   properties->maxThreadsPerBlock = 1024;
   properties->sharedMemPerBlock = 48 << 10;
   properties->sharedMemPerBlockOptin = 227 << 10;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  if (device != 0 || attribute != cudaDevAttrMultiProcessorCount) return told(cudaErrorInvalidValue);
+  *value = kMultiprocessors;
   return cudaSuccess;
 }
 

@@ -16,7 +16,7 @@ if(COMPUTRON_SANITIZE STREQUAL "address")
   # then, after all tests have passed (github.com/google/sanitizers/issues/1322). Our own thread-local variables lie in
   # the program's static block, which it scans all the same.
   list(APPEND COMPUTRON_TEST_ENVIRONMENT
-    ASAN_OPTIONS=detect_stack_use_after_return=1:intercept_tls_get_addr=0
+    ASAN_OPTIONS=intercept_tls_get_addr=0:malloc_context_size=8
     LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_LIST_DIR}/leaks_of_others.txt:print_suppressions=0
     UBSAN_OPTIONS=print_stacktrace=1)
 elseif(COMPUTRON_SANITIZE STREQUAL "thread")

@@ -230,6 +230,23 @@ void CpuOps::add_residual(Stream& stream, Activations x, Vector bias, Activation
   });
 }
 
+// A row at a time, while it is in the first cache.
+void CpuOps::add_residual_and_norm(Stream& stream, Activations x, Vector bias, Activations inout, NormKind kind,
+                                   Vector weight, Vector norm_bias, float epsilon, Activations out) {
+  check_add_residual(x, bias, inout);
+  check_norm(inout, weight, norm_bias, out);
+  check_narrow(out, "norm writes no float16");
+  const auto marks = std::vector{mark_of(bias.ready), mark_of(weight.ready), mark_of(norm_bias.ready)};
+  cpu(stream).launch([=](CpuContext& context) {
+    wait_for_all(context, marks);
+    for_each_row(context, x.rows, x.columns, [&](int r) {
+      kernels::add_residual(f32_row(x, r), bias.data, x.columns, f32_row(inout, r));
+      kernels::norm(kind, f32_row(inout, r), x.columns, weight.data, norm_bias.data, epsilon, row_of(out, r),
+                    out.dtype);
+    });
+  });
+}
+
 void CpuOps::activate_gate(Stream& stream, const Gate& gate, Activations in, Activations out) {
   check_activate_gate(in, out);
   check_f32(in, "a gate is read as float32");

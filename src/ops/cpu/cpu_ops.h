@@ -34,6 +34,8 @@ class CpuOps final : public Ops {
             Activations out) override;
   void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation activation, Activations out) override;
   void add_residual(Stream&, Activations x, Vector bias, Activations inout) override;
+  void add_residual_and_norm(Stream&, Activations x, Vector bias, Activations inout, NormKind kind, Vector weight,
+                             Vector norm_bias, float epsilon, Activations out) override;
   void activate_gate(Stream&, const Gate& gate, Activations in, Activations out) override;
   void add_gated_rows(Stream&, Activations x, Activations gates, Activations inout) override;
   void norm_heads(Stream&, NormKind kind, const AttentionShape& shape, Vector weight, float epsilon,
