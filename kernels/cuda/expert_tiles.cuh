@@ -27,10 +27,15 @@ struct ExpertTile {
   // Of a tile of positions the blockIdx.z-th piece.
   __device__ ExpertTile(const ExpertGemmCall& p, int tile_rows, int piece_positions) {
     const int first = p.runs[0].expert, last = p.runs[p.count - 1].expert;
-    const int before = first == 0 ? 0 : p.routes.first_tiles[first];
-    const int place = before + static_cast<int>(blockIdx.y);
-    if (place >= p.routes.most_tiles(p.routes.experts)) return;
-    positions = p.routes.tiles[place];
+    if (p.routes.all_is_one()) {
+      const int begin = static_cast<int>(blockIdx.y) * p.routes.tile_positions;
+      positions = {0, begin, min(begin + p.routes.tile_positions, p.routes.rows)};
+    } else {
+      const int before = first == 0 ? 0 : p.routes.first_tiles[first];
+      const int place = before + static_cast<int>(blockIdx.y);
+      if (place >= p.routes.most_tiles(p.routes.experts)) return;
+      positions = p.routes.tiles[place];
+    }
     positions.begin += static_cast<int>(blockIdx.z) * piece_positions;
     positions.end = min(positions.end, positions.begin + piece_positions);
     if (positions.begin >= positions.end) return;

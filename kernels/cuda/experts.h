@@ -38,17 +38,17 @@ inline constexpr int kManyOnAverage = 64;  // warpgroups are slower at 32, faste
 struct Routes {
   static constexpr int kPartRows = 16;  // at most 32
 
-  int rows, experts, per_token;
-  int tile_positions;         // at most
-  std::int32_t* begins;       // [experts + 1] expert e has positions [begins[e], begins[e + 1])
-  std::int32_t* first_tiles;  // [experts + 1] ... and tiles [first_tiles[e], first_tiles[e + 1])
-  PositionTile* tiles;        // [most_tiles(experts)] by position; then such that there are none
-  std::int32_t* rows_of;      // [rows × per_token] the row at a position
-  std::int32_t* chosen;       // [rows, per_token] experts, ascending; -1: none
-  std::int32_t* places;       // [rows, per_token] positions
-  float* weights;             // [rows, per_token]
+  int rows = 0, experts = 1, per_token = 1;
+  int tile_positions = 0;               // at most
+  std::int32_t* begins = nullptr;       // [experts + 1] expert e has positions [begins[e], begins[e + 1])
+  std::int32_t* first_tiles = nullptr;  // [experts + 1] ... and tiles [first_tiles[e], first_tiles[e + 1])
+  PositionTile* tiles = nullptr;        // [most_tiles(experts)] by position; then such that there are none
+  std::int32_t* rows_of = nullptr;      // [rows × per_token] the row at a position
+  std::int32_t* chosen = nullptr;       // [rows, per_token] experts, ascending; -1: none
+  std::int32_t* places = nullptr;       // [rows, per_token] positions
+  float* weights = nullptr;             // [rows, per_token]
   // [parts, experts] bit i: the part's row i has chosen the expert. A part is kPartRows rows. Nobody's but route()'s.
-  std::uint32_t* masks;
+  std::uint32_t* masks = nullptr;
 
   // `memory` has bytes(rows, rule) and is aligned to four. All who are given it say the same of `in_warpgroups`:
   // multiplies_in_warpgroups().
@@ -69,6 +69,14 @@ struct Routes {
     weights = reinterpret_cast<float*>(places + pairs);
     masks = reinterpret_cast<std::uint32_t*>(weights + pairs);
   }
+  // No routes: every row is at its own position, of the only expert.
+  static Routes all_to_one(int of_rows, int of_tile) {
+    Routes routes;
+    routes.rows = of_rows;
+    routes.tile_positions = of_tile;
+    return routes;
+  }
+  COMPUTRON_HOST_DEVICE bool all_is_one() const { return tiles == nullptr; }
   // Of more rows no less.
   static constexpr std::size_t bytes(int rows, const RoutingRule& rule) {
     const std::size_t pairs = static_cast<std::size_t>(rows) * rule.per_token;
@@ -84,6 +92,8 @@ struct Routes {
   COMPUTRON_HOST_DEVICE int most_tiles(int some) const { return most_tiles(some, rows, per_token, tile_positions); }
 
  private:
+  Routes() = default;
+
   // Σ ceil(n / size) <= Σ (n + size - 1) / size over the experts that have n > 0 positions.
   COMPUTRON_HOST_DEVICE static constexpr int most_tiles(int some, int rows, int per_token, int size) {
     const int pairs = rows * per_token, chosen = some < pairs ? some : pairs;

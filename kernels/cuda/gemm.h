@@ -1,8 +1,8 @@
 // x · weightᵀ of few rows, which reads the weight once, and of any shape, which is slow. The library's products
-// (src/ops/cuda/library_gemm.h) do the rest. The first takes quantised weights as they lie (quantised_tiles.h); for the
-// others they are expanded.
+// (src/ops/cuda/library_gemm.h) do the rest. The first takes quantised weights as they lie (quantised_tiles.h), and so
+// does a product of some more rows; for the others they are expanded.
 //
-// Both sum the products of one result in an order that depends on the depth alone: a row has the same bits whatever
+// All sum the products of one result in an order that depends on the depth alone: a row has the same bits whatever
 // rows are beside it and however the weight is cut.
 #pragma once
 
@@ -61,6 +61,16 @@ void skinny_gemm(CUstream_st* stream, const GemmCall& call);
 
 // What skinny_gemm() does with a quantised weight.
 void skinny_quantised_gemm(CUstream_st* stream, const GemmCall& call);
+
+// ---- quantised weights and more rows: tensor cores, codes through shared memory
+
+inline constexpr int kTiledRows = 64;  // of x, at most
+
+// Whether tiled_gemm computes this: kSkinnyRows < rows <= kTiledRows, rows of whole pieces, codes but those of fp4,
+// scales of two bytes. Runs and x must lie at multiples of 16 bytes. Its order of sums is its own, neither that of
+// skinny_gemm nor that of the library.
+bool is_tiled(const QuantisedTiles& tiles, int rows, int depth);
+void tiled_gemm(CUstream_st* stream, const GemmCall& call);
 
 // ---- quantised weights as plain ones
 

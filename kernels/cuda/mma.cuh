@@ -110,6 +110,11 @@ __device__ inline uint4 load_once(const void* from, bool exists) {
   return v;
 }
 
+// Shared memory of the size that the launch says.
+__device__ inline unsigned char* dynamic_shared() {
+  extern __shared__ __align__(16) unsigned char memory[];
+  return memory;
+}
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
 // Four 8 × 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. Lane 4 g + t gets of each (g, 2t..), or

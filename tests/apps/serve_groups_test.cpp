@@ -149,7 +149,7 @@ TEST_P(GroupsOf, GiveTheResultsOfOneGroup) {
     placed.more = {"--coded", coded};
     EXPECT_EQ(results_of(placed), wanted) << "coded " << coded;
     const auto& swaps = last_metrics_.at("swaps");
-    EXPECT_GT(swaps.at("count"), 3) << "the pool holds too much for this test";
+    EXPECT_GT(swaps.at("count"), 0) << "nothing was swapped";
     EXPECT_EQ(swaps.at("link_bytes") < swaps.at("bytes"), coded == std::string("on"));
   }
 }

@@ -163,8 +163,8 @@ void CudaOps::norm(Stream& stream, NormKind kind, Activations in, Vector weight,
   launch(compute, "norm", [&](cudaStream_t on) { kernel::norm(on, call); });
 }
 
-// ---- products: of few rows by own kernels, of many by the library, of odd shapes by the plain kernel. For the last
-// ---- two, quantised weights are expanded, a run at a time.
+// ---- products: of few rows by own kernels, of quantised weights of some more, too; of many by the library, of odd
+// ---- shapes by the plain kernel. For the last two, quantised weights are expanded, a run at a time.
 
 void CudaOps::gemm(Stream& stream, Activations x, const Weight& weight, Vector bias, Activation activation,
                    Activations out) {
@@ -181,10 +181,11 @@ void CudaOps::gemm(Stream& stream, Activations x, const Weight& weight, Vector b
   const bool in_library = aligned && weight.in * size_of(call.dtype) % 16 == 0 &&
                           x.rows > (call.dtype == DType::kF32 ? kFewFloatRows : kernel::kSkinnyRows);
   const kernel::QuantisedTiles tiles = tiles_of(weight);
-  if (tiles.quantised() && !skinny) runs = cut_for_expansion(runs, weight);
-  if (in_library) {
+  const bool as_codes = tiles.quantised() && (skinny || (aligned && kernel::is_tiled(tiles, call.rows, call.depth)));
+  if (tiles.quantised() && !as_codes) runs = cut_for_expansion(runs, weight);
+  if (in_library && !as_codes) {
     gemm_by_library(compute, runs, call, tiles);
-  } else if (tiles.quantised() && !skinny) {
+  } else if (tiles.quantised() && !as_codes) {
     for (const PanelRun& r : runs) gemm_by_kernels(compute, std::array{as_plain(compute, r, tiles)}, call);
   } else {
     call.tiles = tiles;
@@ -222,10 +223,14 @@ PanelRun CudaOps::as_plain(CudaComputeStream& stream, const PanelRun& run, const
 
 // Runs whose pages are there go together; bits do not depend on which those are.
 void CudaOps::gemm_by_kernels(CudaComputeStream& stream, std::span<const PanelRun> runs, kernel::GemmCall call) {
-  // Expanded weights go to the plain kernel: the other one begins to read weights before the last kernel ends.
-  const bool skinny = kernel::is_skinny(call.dtype, call.rows, call.depth) && is_aligned(call.x) &&
-                      std::all_of(runs.begin(), runs.end(),
-                                  [this](const PanelRun& r) { return is_aligned(r.data) && r.data != plain_->data(); });
+  // Expanded weights go to the plain kernel: the first one begins to read weights before the last kernel ends.
+  const bool aligned = is_aligned(call.x) && std::all_of(runs.begin(), runs.end(), [this](const PanelRun& r) {
+                         return is_aligned(r.data) && r.data != plain_->data();
+                       });
+  const auto multiply = !aligned                                               ? kernel::plain_gemm
+                        : kernel::is_skinny(call.dtype, call.rows, call.depth) ? kernel::skinny_gemm
+                        : kernel::is_tiled(call.tiles, call.rows, call.depth)  ? kernel::tiled_gemm
+                                                                               : kernel::plain_gemm;
   for (std::size_t begin = 0, end; begin < runs.size(); begin = end) {
     wait_for(stream, runs[begin].ready);
     const std::size_t limit = std::min(runs.size(), begin + kernel::RowRuns::kMax);
@@ -234,13 +239,8 @@ void CudaOps::gemm_by_kernels(CudaComputeStream& stream, std::span<const PanelRu
       if (ready != nullptr && ready != runs[begin].ready && !ready->query()) break;
     }
     call.runs = kernel_runs(runs.subspan(begin, end - begin));
-    give_gemm(stream, skinny, call);
+    launch(stream, "gemm", [&](cudaStream_t on) { multiply(on, call); });
   }
-}
-
-void CudaOps::give_gemm(CudaComputeStream& stream, bool skinny, const kernel::GemmCall& call) {
-  const auto kernels = [&](cudaStream_t on) { skinny ? kernel::skinny_gemm(on, call) : kernel::plain_gemm(on, call); };
-  launch(stream, "gemm", kernels);
 }
 
 // The bias in the output's type, where the library takes it: null if there is no room for it, or it lies badly.

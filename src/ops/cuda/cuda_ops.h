@@ -99,7 +99,6 @@ class CudaOps final : public Ops {
   void gemm_by_kernels(CudaComputeStream& stream, std::span<const PanelRun> runs, kernels::cuda::GemmCall call);
   std::vector<PanelRun> cut_for_expansion(const std::vector<PanelRun>& runs, const Weight& weight) const;
   PanelRun as_plain(CudaComputeStream& stream, const PanelRun& run, const kernels::cuda::QuantisedTiles& tiles);
-  void give_gemm(CudaComputeStream& stream, bool skinny, const kernels::cuda::GemmCall& call);
   void gemm_by_library(CudaComputeStream& stream, std::span<const PanelRun> runs, const kernels::cuda::GemmCall& call,
                        const kernels::cuda::QuantisedTiles& tiles);
   void finish_run(CudaComputeStream& stream, const PanelRun& run, const kernels::cuda::GemmCall& call,

@@ -93,6 +93,8 @@ void load_or_zero(const void* from, bool exists, T& out) {
   out = exists ? *static_cast<const T*>(from) : T{};
 }
 
+inline unsigned char* dynamic_shared() { return emulated_gpu::dynamic_shared(); }
+
 inline const std::byte* in_registers(const std::byte* p) { return p; }
 
 inline void prefetch(const void* /*from*/) {}
