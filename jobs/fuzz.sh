@@ -42,7 +42,10 @@ if [ -z "$compiler" ]; then
 fi
 
 arguments=()
-if command -v ccache >/dev/null 2>&1; then arguments+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+if command -v ccache >/dev/null 2>&1; then
+  arguments+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  export CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS:-pch_defines,time_macros}"  # jobs/build.sh says why
+fi
 cmake -S tests/fuzz -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER="$compiler" "${arguments[@]}" >/dev/null
 cmake --build build/fuzz --parallel "${JOBS:-$(nproc)}" --target "${targets[@]}"
 

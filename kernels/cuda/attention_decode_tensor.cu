@@ -138,7 +138,9 @@ class TensorDecode {
   }
   // Zeros where there is nothing: what is not a number must not be read.
   __device__ uint4 load(const T* place, std::size_t offset, int element, bool exists) const {
-    return load_once(place + offset + element, exists && element < p_.shape.head_dim);
+    uint4 piece;
+    load_once(place + offset + element, exists && element < p_.shape.head_dim, piece);
+    return piece;
   }
   __device__ void load_keys(int first, const T* places) {
 #pragma unroll

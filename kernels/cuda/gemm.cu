@@ -20,7 +20,7 @@ class PlainLane {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       rows_.load(round, u, held_[place][u],
-                 [](const std::byte* from, bool there, uint4& to) { to = load_once(from, there); });
+                 [](const std::byte* from, bool there, uint4& to) { load_once(from, there, to); });
     }
   }
   template <int kColumns>

@@ -66,9 +66,9 @@ void skinny_quantised_gemm(CUstream_st* stream, const GemmCall& call);
 
 inline constexpr int kTiledRows = 64;  // of x, at most
 
-// Whether tiled_gemm computes this: kSkinnyRows < rows <= kTiledRows, rows of whole pieces, codes but those of fp4,
-// scales of two bytes. Runs and x must lie at multiples of 16 bytes. Its order of sums is its own, neither that of
-// skinny_gemm nor that of the library.
+// Whether tiled_gemm computes this: at most kTiledRows rows of whole pieces; codes but those of fp4, scales of two
+// bytes. skinny_gemm is for the fewest. Runs and x must lie at multiples of 16 bytes. Its order of sums is its own,
+// neither that of skinny_gemm nor that of the library.
 bool is_tiled(const QuantisedTiles& tiles, int rows, int depth);
 void tiled_gemm(CUstream_st* stream, const GemmCall& call);
 

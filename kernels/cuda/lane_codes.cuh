@@ -33,7 +33,9 @@ struct LaneTile {
   // Of the i-th unit from k = first on, with which one begins; zeros behind the depth.
   __device__ uint4 load_codes(int first, int i) const {
     const std::byte* from = codes + first / kUnitDepth * QuantisedTiles::kUnitBytes;
-    return load_once(from + i * QuantisedTiles::kUnitBytes, first + i * kUnitDepth < depth);
+    uint4 unit;
+    load_once(from + i * QuantisedTiles::kUnitBytes, first + i * kUnitDepth < depth, unit);
+    return unit;
   }
   // Of the i-th slice.
   __device__ Two load_scales(int first, int i) const {
@@ -41,7 +43,7 @@ struct LaneTile {
     const auto own = static_cast<unsigned>(k / QuantisedTiles::kPieceK + piece);
     const std::size_t group = tiles.group_of_piece(own);
     Two two;
-    load_or_zero(scales + group * (kTileRows / 2 * sizeof(Two)), k + piece * QuantisedTiles::kPieceK < depth, two);
+    load_once(scales + group * (kTileRows / 2 * sizeof(Two)), k + piece * QuantisedTiles::kPieceK < depth, two);
     return two;
   }
 };

@@ -50,23 +50,49 @@ __device__ inline float exp2_or_zero(float x) {
   return power;
 }
 
-// The same of 2, 4, 8 or 16 bytes that others read, too.
-__device__ inline void load_or_zero(const void* from, bool exists, unsigned short& out) {
-  asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; mov.b16 %0, 0; @p ld.global.b16 %0, [%1];}"
-               : "=&h"(out)
-               : "l"(from), "r"(exists ? 1 : 0));
+// `p` itself, which the compiler does not take apart to add things up anew wherever it is used.
+__device__ inline const std::byte* in_registers(const std::byte* p) {
+  asm("" : "+l"(p));
+  return p;
 }
-__device__ inline void load_or_zero(const void* from, bool exists, unsigned& out) {
-  asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; mov.b32 %0, 0; @p ld.global.b32 %0, [%1];}"
-               : "=&r"(out)
-               : "l"(from), "r"(exists ? 1 : 0));
+
+// What will be read soon: 128 bytes into the second cache.
+__device__ inline void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
+// 16, 8, 4 or 2 bytes that are read once, past the first cache; zeros if not `exists`, without a branch. Not by
+// ld.global.nc: such a load ptxas may move behind the wait for the kernel before (overlap.cuh), and then nothing is
+// under way meanwhile.
+__device__ inline void load_once(const void* from, bool exists, uint4& out) {
+  asm volatile(
+      "{\n"
+      ".reg .pred exists;\n"
+      "setp.ne.s32 exists, %5, 0;\n"
+      "mov.u32 %0, 0;\n"
+      "mov.u32 %1, 0;\n"
+      "mov.u32 %2, 0;\n"
+      "mov.u32 %3, 0;\n"
+      "@exists ld.global.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+      "}"
+      : "=&r"(out.x), "=&r"(out.y), "=&r"(out.z), "=&r"(out.w)
+      : "l"(from), "r"(exists ? 1 : 0));
 }
-__device__ inline void load_or_zero(const void* from, bool exists, unsigned long long& out) {
-  asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; mov.b64 %0, 0; @p ld.global.b64 %0, [%1];}"
+__device__ inline void load_once(const void* from, bool exists, unsigned long long& out) {
+  asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; mov.b64 %0, 0; @p ld.global.L1::no_allocate.b64 %0, [%1];}"
                : "=&l"(out)
                : "l"(from), "r"(exists ? 1 : 0));
 }
-__device__ inline void load_or_zero(const void* from, bool exists, uint4& out) {
+__device__ inline void load_once(const void* from, bool exists, unsigned& out) {
+  asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; mov.b32 %0, 0; @p ld.global.L1::no_allocate.b32 %0, [%1];}"
+               : "=&r"(out)
+               : "l"(from), "r"(exists ? 1 : 0));
+}
+__device__ inline void load_once(const void* from, bool exists, unsigned short& out) {
+  asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; mov.b16 %0, 0; @p ld.global.L1::no_allocate.b16 %0, [%1];}"
+               : "=&h"(out)
+               : "l"(from), "r"(exists ? 1 : 0));
+}
+// The same of 16 bytes that all blocks read.
+__device__ inline void load_shared_by_blocks(const void* from, bool exists, uint4& out) {
   asm volatile(
       "{\n"
       ".reg .pred exists;\n"
@@ -79,35 +105,6 @@ __device__ inline void load_or_zero(const void* from, bool exists, uint4& out) {
       "}"
       : "=&r"(out.x), "=&r"(out.y), "=&r"(out.z), "=&r"(out.w)
       : "l"(from), "r"(exists ? 1 : 0));
-}
-
-// `p` itself, which the compiler does not take apart to add things up anew wherever it is used.
-__device__ inline const std::byte* in_registers(const std::byte* p) {
-  asm("" : "+l"(p));
-  return p;
-}
-
-// What will be read soon: 128 bytes into the second cache.
-__device__ inline void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
-
-// 16 bytes that are read once, past the first cache; zeros if not `exists`, without a branch. As memory that somebody
-// may write (no ld.global.nc): what may not change ptxas reads behind a wait for the kernel before as well, and then
-// nothing is under way meanwhile (overlap.cuh).
-__device__ inline uint4 load_once(const void* from, bool exists) {
-  uint4 v;
-  asm volatile(
-      "{\n"
-      ".reg .pred exists;\n"
-      "setp.ne.s32 exists, %5, 0;\n"
-      "mov.u32 %0, 0;\n"
-      "mov.u32 %1, 0;\n"
-      "mov.u32 %2, 0;\n"
-      "mov.u32 %3, 0;\n"
-      "@exists ld.global.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];\n"
-      "}"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "l"(from), "r"(exists ? 1 : 0));
-  return v;
 }
 
 // Shared memory of the size that the launch says.

@@ -41,6 +41,9 @@ struct QuantisedTiles {
       : codes(type.codes), scales(type.scales), depth(columns), group(type.group) {
     if (!quantised()) return;
     ensure(groups() == 1 || (group % kPieceK == 0 && group > kPieceK), "a group of codes that cuts a piece of eight");
+    const std::uint64_t pieces = static_cast<std::uint64_t>(ceil_div(depth, kPieceK));
+    ensure(groups() == 1 || pieces * group_pieces() < std::uint64_t{1} << 32,
+           "groups of codes in rows that are too long");
     inverse_ = groups() == 1 ? 0 : static_cast<std::uint32_t>(ceil_div(std::uint64_t{1} << 32, group_pieces()));
     scales_at_ = static_cast<std::uint32_t>(units()) * kUnitBytes;
     const auto of_group = static_cast<std::uint32_t>(kTileRows * size_of(scales));
@@ -52,8 +55,8 @@ struct QuantisedTiles {
   constexpr int unit_depth() const { return kSlice * 8 / bits(); }
   constexpr int units() const { return ceil_div(depth, unit_depth()); }
   constexpr int groups() const { return group >= depth ? 1 : ceil_div(depth, group); }
-  // k / group, without a division: ⌈2^32 / n⌉ is too large by less than n / 2^32 of 2^32 / n, which does not show as
-  // long as both numbers of pieces are below 2^16.
+  // k / group, without a division: ⌈2^32 / n⌉ × n is too large by less than n, which does not show in the quotient of a
+  // piece whose number × n is below 2^32.
   constexpr int group_of(int k) const { return static_cast<int>(group_of_piece(static_cast<unsigned>(k) / kPieceK)); }
   COMPUTRON_HOST_DEVICE constexpr unsigned group_of_piece(unsigned piece) const {
 #ifdef __CUDA_ARCH__

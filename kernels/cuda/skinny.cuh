@@ -1,5 +1,5 @@
-// What products of few rows share: how they read x, and how they end. Every warp of a block has sums over its part of
-// the depth.
+// What products of few rows share: how a lane finds its rows, how a block goes from tile to tile, and how sums leave.
+// Every warp of a block has sums over its part of the depth.
 #pragma once
 
 #include "kernels/cuda/activation.h"
@@ -15,13 +15,13 @@ inline constexpr int kSkinnyThreads = kSkinnyWarps * kWarp;
 
 // Where a lane finds what it multiplies of the rows lane / 4, lane / 4 + 8, ... (gemm.h, depth_of) of `rows` that lie
 // one behind the other: 16 bytes of each K slice, zeros behind the last row and the depth.
-template <class T, int kTiles>
+template <class T, int kOctets>
 class LaneRows {
  public:
   __device__ LaneRows(const std::byte* first_row, int rows, int depth, int warp, int lane)
       : first_(depth_of(warp, 0, 0, lane)), depth_(depth) {
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
+    for (int n = 0; n < kOctets; ++n) {
       const int row = lane / 4 + 8 * n;
       from_[n] = in_registers(first_row + (static_cast<std::size_t>(row) * depth + first_) * sizeof(T));
       there_[n] = row < rows;
@@ -30,20 +30,20 @@ class LaneRows {
 
   // load(address, whether it is there, to[n]) for K slice u of the round and the lane's n-th row.
   template <class Load>
-  __device__ void load(int round, int u, uint4 (&to)[kTiles], Load&& load) const {
+  __device__ void load(int round, int u, uint4 (&to)[kOctets], Load&& load) const {
     const int k = round * kRoundDepth;
     const std::size_t bytes = k * sizeof(T);
     const bool is_deep = first_ + k + u * kKSlice < depth_;
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) load(from_[n] + bytes + u * kKSlice * sizeof(T), is_deep && there_[n], to[n]);
+    for (int n = 0; n < kOctets; ++n) load(from_[n] + bytes + u * kKSlice * sizeof(T), is_deep && there_[n], to[n]);
   }
 
  private:
   static constexpr int kRoundDepth = kSkinnyWarps * kUnroll * kKSlice;
 
   int first_, depth_;
-  const std::byte* from_[kTiles];
-  bool there_[kTiles];
+  const std::byte* from_[kOctets];
+  bool there_[kOctets];
 };
 
 // Of x, which all blocks read.
@@ -51,7 +51,8 @@ template <class T, int kColumns>
 __device__ void load_x(const LaneRows<T, kColumns>& x, int round, uint4 (&to)[kUnroll][kColumns]) {
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    x.load(round, u, to[u], [](const std::byte* from, bool there, uint4& piece) { load_or_zero(from, there, piece); });
+    x.load(round, u, to[u],
+           [](const std::byte* from, bool there, uint4& piece) { load_shared_by_blocks(from, there, piece); });
   }
 }
 

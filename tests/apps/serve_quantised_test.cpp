@@ -43,13 +43,14 @@ class QuantisedSwap : public ::testing::TestWithParam<Mesh> {
   }
   std::string path(int m, const std::string& kind) const { return folder_ / fmt::format("{}{}.h5", kind, m); }
 
-  // Request i is for model i mod kModels, one at a time: prompts of decoding's few rows and of more.
+  // Request i is for model i mod kModels, one at a time: prompts of decoding's few rows, and of more for models whose
+  // codes have no order of sums of their own on CUDA then (kernels/cuda/gemm.h).
   ServeJob job(int frames, const std::string& kind) const {
     ServeJob job{.tp = GetParam().tp, .more = {"--max-seqs", "1", "--policy", "fifo", "--coded", "off"}};
     for (int m = 0; m < kModels; ++m) job.models.push_back({fmt::format("model{}", m), path(m, kind)});
     for (int i = 0; i < kRequests; ++i) {
       job.lines.push_back(completion_line(fmt::format("r{}", i), fmt::format("model{}", i % kModels),
-                                          random_prompt(kModel, 1 + i * 7 % 31, i), 3,
+                                          random_prompt(kModel, i % 2 == 1 ? 20 + i : 1 + i * 7 % 16, i), 3,
                                           {{"logprobs", 3}, {"echo", i % 2 == 1}, {"ignore_eos", true}}));
     }
     const int page_kib = kind == "values" ? 2 * kPageKib : kPageKib;  // which hold 64 rows of float32

@@ -204,6 +204,13 @@ inline bool multiplies_integers(const Bench& bench, const WeightType& type) {
   return bench.traits().host_memory && kernels::multiplies_integers(type);
 }
 
+// Whether so many rows of x and codes have an order of sums on CUDA that their values have not (kernels/cuda/gemm.h).
+inline constexpr int kMostRowsOfOwnOrder = 64;
+inline bool has_own_order(const Bench& bench, const WeightType& type, int rows, int depth) {
+  return !bench.traits().host_memory && rows > 16 && rows <= kMostRowsOfOwnOrder && depth % 8 == 0 &&
+         type.codes != DType::kFp4 && (type.scales == DType::kBF16 || type.scales == DType::kF16);
+}
+
 // `actual`, made with codes of `type`, is what their values made: to the bit, but near it where codes are integers.
 inline void expect_like_values(const Bench& bench, const WeightType& type, const Floats& actual,
                                const Floats& of_values, const std::string& what) {

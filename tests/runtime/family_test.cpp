@@ -164,16 +164,18 @@ void expect_like_values(const Communicator& world, const std::string& fixture, c
     const std::vector<Result> of_codes = compute(codes, Expected(fixture));
     const std::vector<Result> of_values = compute(values, Expected(fixture));
     for (std::size_t i = 0; i < of_codes.size() && codes.reports(); ++i) {
-      // Random weights amplify what integers round: 0.0102 is the most that was seen (gpt-oss on three ranks).
-      const double at_most = codes.multiplies_integers() ? 1.5e-2 : 0;
+      // Random weights amplify what integers round: 0.0102 is the most that was seen (gpt-oss on three ranks). An
+      // image's 17 rows of codes have an order of sums of their own on CUDA (kernels/cuda/gemm.h).
+      const bool reordered = !on_cpu() && config.takes_images();
+      const double at_most = codes.multiplies_integers() || reordered ? 1.5e-2 : 0;
       EXPECT_LE(relative_distance(of_codes[i].actual, of_values[i].actual), at_most) << of_codes[i].name;
       EXPECT_NE(of_codes[i].actual.front(), of_codes[i].actual.back()) << "the test says nothing";
     }
   }
 }
 
-// Quantised weights are multiplied as the values are that they stand for: on every mesh, to the last bit, but where a
-// CPU multiplies integers.
+// Quantised weights are multiplied as the values are that they stand for: on every mesh, to the last bit, but for what
+// expect_like_values() says.
 TEST(Families, QuantisedWeightsComputeWhatTheirValuesDo) {
   const Communicator world = Communicator::world();
   const WeightType type(DType::kBF16, DType::kInt8, DType::kF16, WeightType::kWholeRow);

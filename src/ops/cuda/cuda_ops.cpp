@@ -223,7 +223,7 @@ PanelRun CudaOps::as_plain(CudaComputeStream& stream, const PanelRun& run, const
 
 // Runs whose pages are there go together; bits do not depend on which those are.
 void CudaOps::gemm_by_kernels(CudaComputeStream& stream, std::span<const PanelRun> runs, kernel::GemmCall call) {
-  // Expanded weights go to the plain kernel: the first one begins to read weights before the last kernel ends.
+  // Expanded weights go to the plain kernel: skinny_gemm begins to read weights before the last kernel ends.
   const bool aligned = is_aligned(call.x) && std::all_of(runs.begin(), runs.end(), [this](const PanelRun& r) {
                          return is_aligned(r.data) && r.data != plain_->data();
                        });

@@ -81,23 +81,18 @@ unsigned pack_weights(T, float low, float high) {
 
 inline float exp2_or_zero(float x) { return x < -126.0f ? 0.0f : std::exp2(x); }
 
-inline uint4 load_once(const void* from, bool exists) {
-  if (!exists) return uint4{0, 0, 0, 0};
-  emulated_gpu::check_aligned(from, 16);
-  return *static_cast<const uint4*>(from);
-}
-
 template <class T>
-void load_or_zero(const void* from, bool exists, T& out) {
+void load_once(const void* from, bool exists, T& out) {
   if (exists) emulated_gpu::check_aligned(from, sizeof(T));
   out = exists ? *static_cast<const T*>(from) : T{};
 }
+inline void load_shared_by_blocks(const void* from, bool exists, uint4& out) { load_once(from, exists, out); }
+
+inline void prefetch(const void* /*from*/) {}
 
 inline unsigned char* dynamic_shared() { return emulated_gpu::dynamic_shared(); }
 
 inline const std::byte* in_registers(const std::byte* p) { return p; }
-
-inline void prefetch(const void* /*from*/) {}
 
 // Lane l gives the address of row l % 8 of matrix l / 8; lane 4 g + t gets elements 2t, 2t + 1 of row g, or of column
 // g.
