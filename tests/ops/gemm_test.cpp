@@ -36,12 +36,11 @@ double activated(Activation activation, double x) {
 std::vector<double> reference(const Floats& x, const Floats& w, const Floats& bias, int rows, int out, int in,
                               Activation activation) {
   std::vector<double> result;
-  for (int m = 0; m < rows; ++m) {
-    for (int n = 0; n < out; ++n) {
-      double sum = bias.empty() ? 0 : bias[static_cast<std::size_t>(n)];
-      for (int k = 0; k < in; ++k) {
-        sum += static_cast<double>(x[static_cast<std::size_t>(m * in + k)]) * w[static_cast<std::size_t>(n * in + k)];
-      }
+  const auto depth = static_cast<std::size_t>(in), columns = static_cast<std::size_t>(out);
+  for (std::size_t m = 0; m < static_cast<std::size_t>(rows); ++m) {
+    for (std::size_t n = 0; n < columns; ++n) {
+      double sum = bias.empty() ? 0 : bias[n];
+      for (std::size_t k = 0; k < depth; ++k) sum += static_cast<double>(x[m * depth + k]) * w[n * depth + k];
       result.push_back(activated(activation, sum));
     }
   }
