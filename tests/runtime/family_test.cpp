@@ -165,9 +165,10 @@ void expect_like_values(const Communicator& world, const std::string& fixture, c
     const std::vector<Result> of_values = compute(values, Expected(fixture));
     for (std::size_t i = 0; i < of_codes.size() && codes.reports(); ++i) {
       // Random weights amplify what integers round: 0.0102 is the most that was seen (gpt-oss on three ranks). An
-      // image's 17 rows of codes have an order of sums of their own on CUDA (kernels/cuda/gemm.h).
+      // image's 17 rows of codes have an order of sums of their own on CUDA (kernels/cuda/gemm.h), of which what is
+      // rounded to bfloat16 behind it shows: 0.0183.
       const bool reordered = !on_cpu() && config.takes_images();
-      const double at_most = codes.multiplies_integers() || reordered ? 1.5e-2 : 0;
+      const double at_most = reordered ? 3e-2 : codes.multiplies_integers() ? 1.5e-2 : 0;
       EXPECT_LE(relative_distance(of_codes[i].actual, of_values[i].actual), at_most) << of_codes[i].name;
       EXPECT_NE(of_codes[i].actual.front(), of_codes[i].actual.back()) << "the test says nothing";
     }
