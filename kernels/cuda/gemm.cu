@@ -13,7 +13,8 @@ class PlainLane {
  public:
   static constexpr int kAhead = 2;
 
-  __device__ PlainLane(const GemmCall& p, int warp, int lane) : p_(p), warp_(warp), lane_(lane) {}
+  __device__ PlainLane(const GemmCall& p, int warp, int lane)
+      : p_(p), warp_(warp), lane_(lane), rows_(rows_of(static_cast<int>(blockIdx.x))) {}
 
   __device__ void go_to(int tile) { rows_ = rows_of(tile); }
   __device__ void load(int place, int round) {
@@ -45,7 +46,7 @@ class PlainLane {
 
   const GemmCall& p_;
   int warp_, lane_;
-  LaneRows<T, 2> rows_{nullptr, 0, 0, 0, 0};
+  LaneRows<T, 2> rows_;
   uint4 held_[kAhead][kUnroll][2];
 };
 

@@ -50,9 +50,11 @@ __device__ inline float exp2_or_zero(float x) {
   return power;
 }
 
-// `p` itself, which the compiler does not take apart to add things up anew wherever it is used.
+// `p` itself, an address in global memory, which the compiler does not take apart to add things up anew wherever it is
+// used.
 __device__ inline const std::byte* in_registers(const std::byte* p) {
   asm("" : "+l"(p));
+  __builtin_assume(__isGlobal(p));
   return p;
 }
 
@@ -91,22 +93,6 @@ __device__ inline void load_once(const void* from, bool exists, unsigned short& 
                : "=&h"(out)
                : "l"(from), "r"(exists ? 1 : 0));
 }
-// The same of 16 bytes that all blocks read.
-__device__ inline void load_shared_by_blocks(const void* from, bool exists, uint4& out) {
-  asm volatile(
-      "{\n"
-      ".reg .pred exists;\n"
-      "setp.ne.s32 exists, %5, 0;\n"
-      "mov.u32 %0, 0;\n"
-      "mov.u32 %1, 0;\n"
-      "mov.u32 %2, 0;\n"
-      "mov.u32 %3, 0;\n"
-      "@exists ld.global.v4.u32 {%0,%1,%2,%3}, [%4];\n"
-      "}"
-      : "=&r"(out.x), "=&r"(out.y), "=&r"(out.z), "=&r"(out.w)
-      : "l"(from), "r"(exists ? 1 : 0));
-}
-
 // Shared memory of the size that the launch says.
 __device__ inline unsigned char* dynamic_shared() {
   extern __shared__ __align__(16) unsigned char memory[];

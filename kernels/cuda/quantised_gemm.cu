@@ -19,7 +19,9 @@ class QuantisedLane {
   static constexpr int kAhead = 2;
 
   __device__ QuantisedLane(const GemmCall& p, int warp, int lane)
-      : p_(p), warp_(warp), lane_(lane), tile_(p.tiles, nullptr, lane) {}
+      : p_(p), warp_(warp), lane_(lane), tile_(p.tiles, p.runs.runs[0].data, lane) {
+    go_to(static_cast<int>(blockIdx.x));
+  }
 
   __device__ void go_to(int tile) {
     const RowRun& run = p_.runs.with_tile(tile);

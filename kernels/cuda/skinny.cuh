@@ -51,8 +51,9 @@ template <class T, int kColumns>
 __device__ void load_x(const LaneRows<T, kColumns>& x, int round, uint4 (&to)[kUnroll][kColumns]) {
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    x.load(round, u, to[u],
-           [](const std::byte* from, bool there, uint4& piece) { load_shared_by_blocks(from, there, piece); });
+    x.load(round, u, to[u], [](const std::byte* from, bool there, uint4& piece) {
+      piece = there ? *reinterpret_cast<const uint4*>(from) : uint4{};
+    });
   }
 }
 
@@ -89,7 +90,7 @@ __device__ void sum_warps(const GemmCall& p, int tile, const float (&acc)[kColum
 
 // What both kernels are: a block's tiles one after the other, rounds of the next tile under way while the last ones of
 // a tile are multiplied, the first ones before x is there. A thread holds Weight::kAhead rounds, each in its place:
-//   go_to(tile)               what is loaded from now on; behind the last tile there are zeros
+//   go_to(tile)               what is loaded from now on, at first tile blockIdx.x; behind the last there are zeros
 //   load(place, round)
 //   multiply(place, b, acc)   acc += the place's round times b, the same round of x
 template <class T, int kColumns, class Weight>
@@ -99,7 +100,6 @@ __device__ void multiply_tiles(const GemmCall& p, Weight& weight) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int tiles = p.runs.tiles, rounds = skinny_rounds(p.depth);
   const LaneRows<T, kColumns> x(p.x, p.rows, p.depth, warp, lane);
-  weight.go_to(static_cast<int>(blockIdx.x));
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) weight.load(i, i);
   wait_for_previous_kernel();

@@ -149,7 +149,7 @@ TEST_P(GroupsOf, GiveTheResultsOfOneGroup) {
     placed.more = {"--coded", coded};
     EXPECT_EQ(results_of(placed), wanted) << "coded " << coded;
     const auto& swaps = last_metrics_.at("swaps");
-    EXPECT_GT(swaps.at("count"), 0) << "nothing was swapped";
+    EXPECT_GE(swaps.at("count"), kModels) << "a model was never fetched";
     EXPECT_EQ(swaps.at("link_bytes") < swaps.at("bytes"), coded == std::string("on"));
   }
 }

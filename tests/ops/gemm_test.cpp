@@ -64,24 +64,34 @@ struct Shape {
   int rows, out, in;
 };
 
+void expect_double_loop(Bench& bench, const Shape& shape, DType dtype, DType out_dtype) {
+  const auto [rows, out, in] = shape;
+  const DType x_dtype = bench.ops().weight_format().input_dtype(dtype);
+  const auto x = random_floats(static_cast<std::size_t>(rows) * in, 1, x_dtype);
+  const auto w = random_floats(static_cast<std::size_t>(out) * in, 2, dtype);
+  const auto y = bench.empty(rows, out, out_dtype);
+  bench.ops().gemm(bench.stream(), bench.put(x, rows, in, x_dtype), bench.weight(w, out, in, dtype), {},
+                   Activation::kNone, y);
+  expect_close(bench.get(y), reference(x, w, {}, rows, out, in, Activation::kNone), tolerance(bench, dtype, out_dtype),
+               fmt::format("[{}, {}] x [{}, {}] {} -> {}", rows, in, out, in, name_of(dtype), name_of(out_dtype)));
+}
+
 TEST_P(GemmTest, MatchesDoubleLoop) {
   for (const auto [rows, out, in] :
        {Shape{1, 64, 64}, Shape{3, 200, 100}, Shape{5, 65, 33}, Shape{17, 130, 20}, Shape{40, 700, 96},
         Shape{300, 72, 48}, Shape{2, 1, 7}, Shape{3, 200, 1032}, Shape{12, 200, 3080}}) {
     for (const DType dtype : {DType::kF32, DType::kF16, bench_.ops().weight_type(DType::kBF16).values}) {
       for (const DType out_dtype : output_types(bench_)) {
-        const DType x_dtype = bench_.ops().weight_format().input_dtype(dtype);
-        const auto x = random_floats(static_cast<std::size_t>(rows) * in, 1, x_dtype);
-        const auto w = random_floats(static_cast<std::size_t>(out) * in, 2, dtype);
-        const auto y = bench_.empty(rows, out, out_dtype);
-        bench_.ops().gemm(bench_.stream(), bench_.put(x, rows, in, x_dtype), bench_.weight(w, out, in, dtype), {},
-                          Activation::kNone, y);
-        expect_close(
-            bench_.get(y), reference(x, w, {}, rows, out, in, Activation::kNone), tolerance(bench_, dtype, out_dtype),
-            fmt::format("[{}, {}] x [{}, {}] {} -> {}", rows, in, out, in, name_of(dtype), name_of(out_dtype)));
+        expect_double_loop(bench_, {rows, out, in}, dtype, out_dtype);
       }
     }
   }
+}
+
+// Of a GPU's kernel for few rows, whose blocks go on to other tiles of 16: more than an H200 has blocks at a time
+// (264).
+TEST_P(GemmTest, MoreTilesThanBlocksMatchDoubleLoop) {
+  expect_double_loop(bench_, {2, 4500, 1104}, bench_.ops().weight_type(DType::kBF16).values, DType::kF32);
 }
 
 TEST_P(GemmTest, AddsBiasAndActivates) {

@@ -86,7 +86,6 @@ void load_once(const void* from, bool exists, T& out) {
   if (exists) emulated_gpu::check_aligned(from, sizeof(T));
   out = exists ? *static_cast<const T*>(from) : T{};
 }
-inline void load_shared_by_blocks(const void* from, bool exists, uint4& out) { load_once(from, exists, out); }
 
 inline void prefetch(const void* /*from*/) {}
 
