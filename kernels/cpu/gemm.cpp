@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "computron/base/error.h"
+#include "kernels/cpu/activation.h"
 #include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/gemm_code_runs.h"
 #include "kernels/cpu/gemm_codes.h"
@@ -15,19 +16,37 @@ namespace {
 // So many rows pay for writing slices of 16-bit weights as float32: fewer widen them in registers, each group again.
 constexpr int kWidenedRows = 17;
 
+// What kernels that know the tile alone have left there goes to its place.
+void take_from_tile(const PanelCall& call) {
+  if (call.result == nullptr || !call.result->of_sums) return;
+  activate(Activation::kNone, {.x = call.tile,
+                               .x_stride = static_cast<std::size_t>(call.columns),
+                               .bias = call.result->bias,
+                               .rows = call.rows,
+                               .columns = call.columns,
+                               .out = call.result->to,
+                               .out_stride = call.result->stride,
+                               .dtype = DType::kF32});
+}
+
+void run_amx(const PanelCall& call) {
+  if (call.expansion == nullptr || !gemm_codes_as_amx(call)) gemm_amx(call);
+}
+
 void run_values(GemmKernel kernel, DType values, const PanelCall& call) {
   static const bool byte_permutes = has_byte_permutes();
-  if (kernel == GemmKernel::kAmx) {
-    if (call.expansion != nullptr && gemm_codes_as_amx(call)) return;
-    return gemm_amx(call);
-  }
+  const auto in_tile = [&](auto* multiply) {
+    multiply(call);
+    take_from_tile(call);
+  };
+  if (kernel == GemmKernel::kAmx) return in_tile(run_amx);
   const bool wide = kernel == GemmKernel::kAvx512;
   const bool few_codes = call.expansion != nullptr && call.expansion->type.quantised() && call.rows <= kMostCodesRows;
-  if (wide && few_codes && values == DType::kF32) return gemm_codes_f32_avx512(call);
+  if (wide && few_codes && values == DType::kF32) return in_tile(gemm_codes_f32_avx512);
   if (values == DType::kF32) return wide ? gemm_f32_avx512(call) : gemm_f32_avx2(call);
   if (values == DType::kF16) return wide ? gemm_f16_avx512(call) : gemm_f16_avx2(call);
   if (!multiplies_bf16()) return wide ? gemm_bf16_as_f32_avx512(call) : gemm_bf16_as_f32_avx2(call);
-  if (byte_permutes && few_codes) return gemm_codes_bf16_avx512(call);
+  if (byte_permutes && few_codes) return in_tile(gemm_codes_bf16_avx512);
   gemm_bf16_avx512(call);
 }
 
@@ -92,8 +111,20 @@ void Gemm::take_rows(const WeightType& type, const std::byte* x, int rows, int d
 }
 
 void Gemm::run(const GemmChoice& choice, const std::byte* weight, int columns, float* tile) {
-  const int padded = padded_depth(depth_, type_.values);
-  PanelCall call{x_, rows_, padded, weight, columns, tile, scratch_->bytes, choice.blocking};
+  multiply(choice, call_of(choice, weight, columns, tile));
+}
+
+void Gemm::run(const GemmChoice& choice, const std::byte* weight, int columns, float* tile, const PanelResult& result) {
+  PanelCall call = call_of(choice, weight, columns, tile);
+  call.result = &result;
+  multiply(choice, call);
+}
+
+PanelCall Gemm::call_of(const GemmChoice& choice, const std::byte* weight, int columns, float* tile) {
+  return {x_, rows_, padded_depth(depth_, type_.values), weight, columns, tile, scratch_->bytes, choice.blocking};
+}
+
+void Gemm::multiply(const GemmChoice& choice, PanelCall call) {
   const DType input = gemm_input_dtype(type_);
   const bool widened = !type_.quantised() && type_.values != input && rows_ >= kWidenedRows;
   if (!type_.quantised() && !widened) return run_values(choice.kernel, type_.values, call);
@@ -101,12 +132,16 @@ void Gemm::run(const GemmChoice& choice, const std::byte* weight, int columns, f
   const bool integers = choice.kernel == GemmKernel::kVnni;
   const Expansion expansion{type_, layout, integers ? nullptr : expand_with(choice.kernel, input, layout)};
   call.expansion = &expansion;
-  if (integers) return gemm_integers_avx512(call, integers_);
-  if (layout.in_runs && rows_ <= kMostRunRows) {
-    pairs_.resize(code_runs_scratch(rows_, padded));
-    return gemm_code_runs(call, pairs_.data());
+  if (integers) {
+    gemm_integers_avx512(call, integers_);
+    take_from_tile(call);
+  } else if (layout.in_runs && rows_ <= kMostRunRows) {
+    pairs_.resize(code_runs_scratch(rows_, call.depth));
+    gemm_code_runs(call, pairs_.data());
+    take_from_tile(call);
+  } else {
+    run_values(choice.kernel, input, call);
   }
-  run_values(choice.kernel, input, call);
 }
 
 void Gemm::take_integers() {

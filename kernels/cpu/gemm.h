@@ -66,12 +66,16 @@ class Gemm {
   // tile[m, n] = Σ_k x[m, k] weight[n, k]. choice.kernel: of gemm_kernels(type); weight: `columns` rows (a multiple of
   // 64) of `type` packed; tile: [rows, columns].
   void run(const GemmChoice& choice, const std::byte* weight, int columns, float* tile);
+  // The same for `result`.
+  void run(const GemmChoice& choice, const std::byte* weight, int columns, float* tile, const PanelResult& result);
 
  private:
   struct alignas(64) Scratch {
     std::byte bytes[kPanelScratch];  // of gemm_panels
   };
 
+  PanelCall call_of(const GemmChoice& choice, const std::byte* weight, int columns, float* tile);
+  void multiply(const GemmChoice& choice, PanelCall call);
   void pad_depth();
   void take_integers();
 

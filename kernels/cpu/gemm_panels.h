@@ -19,8 +19,8 @@ namespace computron::kernels {
 // A matter of time alone.
 struct PanelBlocking {
   // Steps of a slice in scratch memory: kShortSlice, for kManyRows rows and more kMostSlice, 128 KiB of a block with
-  // four bytes a column. So many steps have slices of a packed block, too, that as many rows of kLongRow steps meet.
-  static constexpr int kShortSlice = 64, kMostSlice = 512, kManyRows = 32, kLongRow = 1024;
+  // four bytes a column. As many rows meet a packed block in equal slices of at most so many.
+  static constexpr int kShortSlice = 64, kMostSlice = 512, kManyRows = 32;
 
   int ahead_bytes = 256;         // of a single group
   int slice_bytes = 32 << 10;    // of several groups: in the second cache; whole steps
@@ -33,6 +33,16 @@ struct PanelBlocking {
 // Bytes of scratch memory that a call needs, at whole cache lines.
 inline constexpr std::size_t kPanelScratch = std::size_t{PanelBlocking::kMostSlice} * kRowBlock * sizeof(float);
 
+// Where rows of a call's columns go in the end, `stride` bytes apart. A kernel asks for their memory while it
+// multiplies: who writes to memory that no cache has waits for it.
+struct PanelResult {
+  std::byte* to;
+  std::size_t stride;
+  DType dtype;
+  bool of_sums;       // float32: sums, with `bias` added, are written there. Else they stay in the tile for the caller,
+  const float* bias;  // and there is none. [columns], or null
+};
+
 // tile[m, n] = Σ_k x[m, k] weight[n, k], n < columns. x: [rows, depth] of gemm_input_dtype, depth padded as packed;
 // weight: `columns` rows (a multiple of 64) packed; tile: [rows, columns].
 struct PanelCall {
@@ -44,6 +54,7 @@ struct PanelCall {
   std::byte* scratch;  // kPanelScratch
   PanelBlocking blocking;
   const Expansion* expansion = nullptr;  // of a weight that is expanded
+  const PanelResult* result = nullptr;   // of the kernels below; what is in the tile behind one of_sums does not matter
 
   // Bytes of 64 rows of the weight; `plain`: as packed when it is not quantised.
   std::size_t block_bytes(std::size_t plain) const {

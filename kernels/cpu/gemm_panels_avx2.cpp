@@ -12,6 +12,7 @@ struct PanelLanes {
   static constexpr int kSums = 12;
   static V zero() { return kernels::splat(0); }
   static V load_sum(const float* p) { return kernels::load(p); }
+  static V add(V a, V b) { return kernels::add(a, b); }
   static void store(float* p, V x) { kernels::store(p, x); }
   static V splat(float x) { return kernels::splat(x); }
   static V multiply_add(V a, V b, V c) { return kernels::fma(a, b, c); }

@@ -12,6 +12,7 @@ struct GemmLanes16 {
   static constexpr int kSums = 24;
   static V zero() { return _mm512_setzero_ps(); }
   static V load_sum(const float* p) { return _mm512_loadu_ps(p); }
+  static V add(V a, V b) { return _mm512_add_ps(a, b); }
   static void store(float* p, V x) { _mm512_storeu_ps(p, x); }
   static V splat(float x) { return _mm512_set1_ps(x); }
   static V multiply_add(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }

@@ -14,6 +14,7 @@ struct Bf16Format {
   static constexpr int kSums = 24;
   static V zero() { return _mm512_setzero_ps(); }
   static V load_sum(const float* p) { return _mm512_loadu_ps(p); }
+  static V add(V a, V b) { return _mm512_add_ps(a, b); }
   static void store(float* p, V x) { _mm512_storeu_ps(p, x); }
   template <int>
   static W load(const Unit* unit) {

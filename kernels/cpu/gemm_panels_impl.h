@@ -12,8 +12,8 @@ namespace {
 
 // Format: V, kCount lanes; Unit, what a column has for one step: an element, or a pair that follow each other in k;
 // kDepth, k of a step; kParts that are multiplied one after the other; Row, the part of x that meets one of them;
-// load<part>(Unit*) of a weight; splat(Row); multiply_add(x, w, sum); zero, load_sum, store of sums; kSums: vectors of
-// them that registers hold beside weights and a row; kMaxGroup: rows that meet a weight together.
+// load<part>(Unit*) of a weight; splat(Row); multiply_add(x, w, sum); zero, load_sum, add, store of sums; kSums:
+// vectors of them that registers hold beside weights and a row; kMaxGroup: rows that meet a weight together.
 template <class Format>
 class PanelGemm {
   using V = typename Format::V;
@@ -54,6 +54,13 @@ class PanelGemm {
     float* tile;
   };
 
+  // Of a group of rows, from one of the block's columns on: partial ones wait in the tile.
+  struct Sums {
+    int row, column;
+    float* tile;
+    bool first, last;  // of the slices
+  };
+
   // As many vectors of a block as registers for their sums allow, a power of two.
   static constexpr int vectors_beside(int rows) {
     int vectors = kBlockVectors;
@@ -81,14 +88,14 @@ class PanelGemm {
     run_groups<kUnitLines, /*kAgain=*/false>(slice_at(block, 0, steps_, tile), ahead);
   }
 
-  // Many rows that are long go through longer slices, so that more of each is read in one go. What goes through scratch
-  // memory is cut smaller: few rows read it from the first cache.
+  // Many rows go through longer slices, so that their sums seldom wait in the tile. What goes through scratch memory is
+  // cut smaller: few rows read it from the first cache.
   int most_steps() const {
     const bool many = call_.rows >= PanelBlocking::kManyRows;
     if (call_.expansion != nullptr) return many ? PanelBlocking::kMostSlice : PanelBlocking::kShortSlice;
     const int usual = call_.blocking.slice_bytes / static_cast<int>(kUnitBytes);
-    if (!many || steps_ < PanelBlocking::kLongRow || usual > PanelBlocking::kMostSlice) return usual;
-    return PanelBlocking::kMostSlice;
+    return many && usual <= PanelBlocking::kMostSlice ? ceil_div(steps_, ceil_div(steps_, PanelBlocking::kMostSlice))
+                                                      : usual;
   }
 
   // While the passes over a slice use it each asks for its part of the next, so that memory is read all the time. The
@@ -138,16 +145,33 @@ class PanelGemm {
     constexpr int kVectors = vectors_beside(kRows);
     const Row* x = reinterpret_cast<const Row*>(call_.x) + m * row_stride_ + slice.first * Format::kParts;
     float* tile = slice.tile + static_cast<std::size_t>(m) * call_.columns;
-    const bool from_zero = slice.first == 0;
-    multiply<kRows, kVectors, kLines, kAgain>(slice.units, x, slice.steps, tile, from_zero, ahead);
+    Sums sums{.row = m,
+              .column = static_cast<int>(slice.tile - call_.tile),
+              .tile = tile,
+              .first = slice.first == 0,
+              .last = slice.first + slice.steps == steps_};
+    multiply<kRows, kVectors, kLines, kAgain>(slice.units, x, slice.steps, sums, ahead);
     for (int v = kVectors * kLanes; v < kRowBlock; v += kVectors * kLanes) {
-      multiply<kRows, kVectors, kLines, false>(slice.units + v, x, slice.steps, tile + v, from_zero, ahead);
+      sums.column += kVectors * kLanes;
+      sums.tile += kVectors * kLanes;
+      multiply<kRows, kVectors, kLines, false>(slice.units + v, x, slice.steps, sums, ahead);
     }
   }
 
-  // kRows rows × kVectors vectors of a block go on by `steps`; partial sums wait in the tile.
+  // GCC 12 takes a call of it for one without effect, and leaves it out, unless it is inlined first.
+  template <int kRows, int kVectors>
+  __attribute__((always_inline)) void ask_for_result(const Sums& of) const {
+    const PanelResult& result = *call_.result;
+    const auto element = static_cast<int>(size_of(result.dtype));
+    const auto* rows = reinterpret_cast<const char*>(result.to) + of.row * result.stride + of.column * element;
+    for (int m = 0; m < kRows; ++m, rows += result.stride) {
+      for (int byte = 0; byte < kVectors * kLanes * element; byte += kLine) __builtin_prefetch(rows + byte, /*rw=*/1);
+    }
+  }
+
+  // kRows rows × kVectors vectors of a block go on by `steps`.
   template <int kRows, int kVectors, int kLines, bool kAgain>
-  void multiply(const Unit* unit, const Row* x, int steps, float* tile, bool from_zero, Ahead& ahead) const {
+  void multiply(const Unit* unit, const Row* x, int steps, const Sums& of, Ahead& ahead) const {
     const auto columns = static_cast<std::size_t>(call_.columns);
     V sums[kRows][kVectors];
     // Without the pragmas GCC 12 has the sums pass through memory before and after the steps.
@@ -155,9 +179,11 @@ class PanelGemm {
     for (int m = 0; m < kRows; ++m) {
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) {
-        sums[m][v] = from_zero ? Format::zero() : Format::load_sum(tile + m * columns + v * kLanes);
+        sums[m][v] = of.first ? Format::zero() : Format::load_sum(of.tile + m * columns + v * kLanes);
       }
     }
+    const bool to_result = of.last && call_.result != nullptr;
+    if (to_result) ask_for_result<kRows, kVectors>(of);
     // What is asked into the first cache holds one of its few slots for misses meanwhile.
     auto [next, stride] = ahead;
     const std::size_t again = call_.blocking.again_bytes;
@@ -169,11 +195,31 @@ class PanelGemm {
       add_step(unit, x + k * Format::kParts, sums);
     }
     ahead.next = next;
+    if (to_result && call_.result->of_sums) return put_result(sums, of);
+    put(sums, of.tile, columns);
+  }
+
+  template <int kRows, int kVectors>
+  __attribute__((always_inline)) void put(const V (&sums)[kRows][kVectors], float* to, std::size_t stride) const {
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m) {
 #pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) Format::store(tile + m * columns + v * kLanes, sums[m][v]);
+      for (int v = 0; v < kVectors; ++v) Format::store(to + m * stride + v * kLanes, sums[m][v]);
     }
+  }
+
+  template <int kRows, int kVectors>
+  __attribute__((always_inline)) void put_result(V (&sums)[kRows][kVectors], const Sums& of) const {
+    const PanelResult& result = *call_.result;
+    if (result.bias != nullptr) {
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) {
+        const V bias = Format::load_sum(result.bias + of.column + v * kLanes);
+#pragma GCC unroll 16
+        for (int m = 0; m < kRows; ++m) sums[m][v] = Format::add(sums[m][v], bias);
+      }
+    }
+    put(sums, reinterpret_cast<float*>(result.to + of.row * result.stride) + of.column, result.stride / sizeof(float));
   }
 
   template <int kPart = 0, int kRows, int kVectors>

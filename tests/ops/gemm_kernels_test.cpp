@@ -36,6 +36,30 @@ std::vector<std::byte> pack(const QuantisedWeight& w) {
   return packed;
 }
 
+// Sums go, with a bias or without, where a caller wants them, and nowhere else.
+void expect_results(Gemm& gemm, const GemmChoice& choice, const std::vector<std::byte>& weight, const Floats& sums,
+                    int rows, int out) {
+  constexpr float kUntouched = -7;
+  const std::size_t stride = static_cast<std::size_t>(out) + 24;
+  Floats tile(sums.size()), bias = random_floats(static_cast<std::size_t>(out), 3);
+  for (const float* some : {static_cast<const float*>(bias.data()), static_cast<const float*>(nullptr)}) {
+    Floats found(rows * stride, kUntouched), expected = found;
+    for (int m = 0; m < rows; ++m) {
+      for (int n = 0; n < out; ++n) {
+        const float sum = sums[static_cast<std::size_t>(m) * out + n];
+        expected[m * stride + n + 8] = some == nullptr ? sum : sum + some[n];
+      }
+    }
+    gemm.run(choice, weight.data(), out, tile.data(),
+             {.to = reinterpret_cast<std::byte*>(found.data() + 8),
+              .stride = stride * sizeof(float),
+              .dtype = DType::kF32,
+              .of_sums = true,
+              .bias = some});
+    expect_same(found, expected, fmt::format("results of {} rows", rows));
+  }
+}
+
 // [rows, out] of the first `rows` rows of x.
 Floats multiply(const GemmChoice& choice, const WeightType& type, const std::vector<std::byte>& x, int rows, int in,
                 const std::vector<std::byte>& weight, int out) {
@@ -43,6 +67,7 @@ Floats multiply(const GemmChoice& choice, const WeightType& type, const std::vec
   Floats tile(static_cast<std::size_t>(rows) * out, std::numeric_limits<float>::quiet_NaN());
   gemm.take_rows(type, x.data(), rows, in);
   gemm.run(choice, weight.data(), out, tile.data());
+  expect_results(gemm, choice, weight, tile, rows, out);
   return tile;
 }
 
@@ -89,6 +114,28 @@ TEST(GemmKernels, MatchDoubleLoopWithTheSameBitsForAnyRowsKernelAndBlocking) {
                       fmt::format("{}, {} rows, short slices", what, rows));
         }
       }
+    }
+  }
+}
+
+// Sums stay in the tile where the caller is to activate or convert them: what is asked for is not written.
+TEST(GemmKernels, SumsThatAreToBeActivatedStayInTheTile) {
+  constexpr int kOut = 128, kRows = 13, kIn = 300;
+  const auto x = random_floats(static_cast<std::size_t>(kRows) * kIn, 1);
+  const auto weight = pack(random_floats(static_cast<std::size_t>(kOut) * kIn, 2), kOut, kIn, DType::kF32);
+  const auto x_bytes = bytes_of(x, DType::kF32);
+  for (const GemmKernel kernel : kernels::gemm_kernels(DType::kF32)) {
+    const Floats expected = multiply({kernel, {}}, DType::kF32, x_bytes, kRows, kIn, weight, kOut);
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      std::vector<std::byte> untouched(kRows * kOut * sizeof(float), std::byte{5}), result = untouched;
+      Floats tile(expected.size());
+      Gemm gemm;
+      gemm.take_rows(DType::kF32, x_bytes.data(), kRows, kIn);
+      gemm.run(
+          {kernel, {}}, weight.data(), kOut, tile.data(),
+          {.to = result.data(), .stride = kOut * size_of(dtype), .dtype = dtype, .of_sums = false, .bias = nullptr});
+      expect_same(tile, expected, "a tile");
+      EXPECT_EQ(result, untouched);
     }
   }
 }

@@ -194,7 +194,8 @@ void CpuOps::run_gemm(CpuContext& context, const GemmCall& call) {
 }
 
 // Rows of x, which may have to be made something else first, go by outermost: a task has but eight blocks of the
-// weight. A tile goes to its place with bias, activation and conversion while it is in the second cache.
+// weight. A tile goes to its place with bias, activation and conversion while it is in the second cache; sums that are
+// neither activated nor converted go there from registers.
 void CpuOps::run_gemm_task(CpuContext& context, int thread, const GemmCall& call, const GemmTask& task) {
   const auto& [x, weight, bias, activation, out, panels_ready, bias_ready] = call;
   Workspace& own = workspace(thread);
@@ -206,16 +207,23 @@ void CpuOps::run_gemm_task(CpuContext& context, int thread, const GemmCall& call
     for (int n = 0, width; n < task.rows; n += width) {
       width = gemm_width(round_up(task.rows - n, kernels::kRowBlock), x_rows);
       const std::byte* packed = panel.data + kernels::packed_bytes(task.row + n, weight.in, weight.type);
-      const int column = panel.row_begin + task.row + n;
-      own.gemm.run(choices_.of(weight.type), packed, width, own.tile);
-      kernels::activate(activation, {.x = own.tile,
-                                     .x_stride = static_cast<std::size_t>(width),
-                                     .bias = bias.data == nullptr ? nullptr : bias.data + column,
-                                     .rows = rows,
-                                     .columns = std::min(width, task.rows - n),
-                                     .out = row_of(out, m) + column * size_of(out.dtype),
-                                     .out_stride = out.columns * size_of(out.dtype),
-                                     .dtype = out.dtype});
+      const int column = panel.row_begin + task.row + n, real = std::min(width, task.rows - n);
+      const float* of_columns = bias.data == nullptr ? nullptr : bias.data + column;
+      std::byte* const to = row_of(out, m) + column * size_of(out.dtype);
+      const std::size_t stride = out.columns * size_of(out.dtype);
+      const bool of_sums = activation == Activation::kNone && out.dtype == DType::kF32 && real == width;
+      own.gemm.run(choices_.of(weight.type), packed, width, own.tile,
+                   {.to = to, .stride = stride, .dtype = out.dtype, .of_sums = of_sums, .bias = of_columns});
+      if (!of_sums) {
+        kernels::activate(activation, {.x = own.tile,
+                                       .x_stride = static_cast<std::size_t>(width),
+                                       .bias = of_columns,
+                                       .rows = rows,
+                                       .columns = real,
+                                       .out = to,
+                                       .out_stride = stride,
+                                       .dtype = out.dtype});
+      }
       if (thread == 0) context.poll();
     }
   }
