@@ -21,12 +21,17 @@ void scale(const float* x, int n, float factor, float* out) {
       n, out, [f = splat(factor)](F8 v) { return mul(v, f); }, x);
 }
 
-// Calls body(i, its first element within a row-major array of `columns` a batch row) for all queries of the part.
+// Of the part's first query within a row-major array of `columns` a batch row, heads side by side.
+std::size_t first_element(const AttentionPart& part, int columns) {
+  return static_cast<std::size_t>(part.sequence->row + part.row) * columns +
+         static_cast<std::size_t>(part.kv_head) * group_of(*part.shape) * part.shape->head_dim;
+}
+
+// Calls body(i, its first element within such an array) for all queries of the part.
 template <class Body>
 void for_each_query(const AttentionPart& part, int columns, Body&& body) {
   const int group = group_of(*part.shape), head_dim = part.shape->head_dim;
-  std::size_t row = static_cast<std::size_t>(part.sequence->row + part.row) * columns +
-                    static_cast<std::size_t>(part.kv_head) * group * head_dim;
+  std::size_t row = first_element(part, columns);
   for (int i = 0; i < part.rows * group; row += columns) {
     for (int head = 0; head < group; ++head, ++i) body(i, row + static_cast<std::size_t>(head) * head_dim);
   }
@@ -70,7 +75,9 @@ const float* first_key(const AttentionPart& part, const float* qkv) {
          static_cast<std::size_t>(shape.heads + part.kv_head) * shape.head_dim;
 }
 
-AttentionTiles make_tiles(const AttentionPart& part, const float* qkv, AttentionScratch& scratch) {
+AttentionTiles make_tiles(const AttentionPart& part, const float* qkv, const std::byte* out, DType out_dtype,
+                          AttentionScratch& scratch) {
+  const int columns = qkv_columns(*part.shape), out_columns = part.shape->heads * part.shape->head_dim;
   const int queries = part.rows * group_of(*part.shape), head_dim = part.shape->head_dim;
   const int stride = round_up(head_dim, kMaxLanes);
   const std::size_t floats = static_cast<std::size_t>(queries) * stride;
@@ -80,7 +87,11 @@ AttentionTiles make_tiles(const AttentionPart& part, const float* qkv, Attention
                                 .queries = queries,
                                 .stride = stride,
                                 .own_keys = part.stored ? nullptr : first_key(part, qkv),
-                                .own_columns = qkv_columns(*part.shape),
+                                .own_columns = columns,
+                                .own_queries = qkv + first_element(part, columns),
+                                .results = out + first_element(part, out_columns) * size_of(out_dtype),
+                                .result_bytes = head_dim * group_of(*part.shape) * size_of(out_dtype),
+                                .results_stride = out_columns * size_of(out_dtype),
                                 .seen = scratch.seen.data(),
                                 .query = aligned(scratch.queries, floats),
                                 .sums = aligned(scratch.sums, floats),
@@ -129,7 +140,7 @@ bool sees_own_rows(const AttentionShape& shape, const SequenceRows& sequence, co
 void attend(const AttentionPart& part, const float* qkv, std::byte* out, DType out_dtype, AttentionScratch& scratch,
             Isa isa) {
   const AttentionShape& shape = *part.shape;
-  const AttentionTiles tiles = make_tiles(part, qkv, scratch);
+  const AttentionTiles tiles = make_tiles(part, qkv, out, out_dtype, scratch);
   const float factor = shape.soft_cap > 0 ? shape.scale : shape.scale * kLog2E;
   for_each_query(part, qkv_columns(shape), [&](int i, std::size_t element) {
     scale(qkv + element, shape.head_dim, factor, tiles.query + static_cast<std::size_t>(i) * tiles.stride);

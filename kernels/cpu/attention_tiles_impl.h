@@ -45,7 +45,10 @@ class TiledAttention {
     for (int begin = first.begin / kKvTile * kKvTile; begin < last.end; begin += kKvTile) {
       const PositionRange tile{larger(begin, first.begin), smaller(begin + kKvTile, last.end)};
       if (!direct_) stage(begin, tile);
-      for (int i = 0; i < t_.queries;) i += visit_some(i, begin, tile);
+      for (int i = 0, end; i < t_.queries; i = end) {
+        end = i + visit_some(i, begin, tile);
+        if (t_.own_keys != nullptr) ask_beyond(i, end, tile);
+      }
     }
   }
 
@@ -169,6 +172,31 @@ class TiledAttention {
     ahead_.at = reinterpret_cast<const char*>(ahead_.half == Half::kKeys ? keys : keys + half_elements());
     ahead_.stop = ahead_.at + head_elements() * sizeof(T);
     return true;
+  }
+
+  // What is in no near cache: others wrote it. Queries [i, end) ask for a share of it: for where their results will be
+  // written, and for the next head's queries, keys and values.
+  __attribute__((always_inline)) void ask_beyond(int i, int end, PositionRange tile) const {
+    const int group = t_.part->shape->heads / t_.part->shape->kv_heads;
+    const std::size_t columns = static_cast<std::size_t>(t_.own_columns), key_bytes = head_dim_ * sizeof(float);
+    const bool next = t_.part->next_kv_head >= 0;
+    for (int row = (i + group - 1) / group; row * group < end && tile.begin == t_.seen[0].begin; ++row) {
+      ask<kToWrite>(t_.results + row * t_.results_stride, t_.result_bytes);
+      if (next) ask<kToRead>(t_.own_queries + group * head_dim_ + row * columns, group * key_bytes);
+    }
+    if (!next) return;
+    const int positions = tile.end - tile.begin;
+    const std::size_t to_values = static_cast<std::size_t>(cache_.kv_heads) * head_dim_;
+    const float* keys = t_.own_keys + head_dim_ + tile.begin * columns;
+    for (int p = i * positions / t_.queries; p < end * positions / t_.queries; ++p) {
+      ask<kToRead>(keys + p * columns, key_bytes);
+      ask<kToRead>(keys + p * columns + to_values, key_bytes);
+    }
+  }
+  enum Access : int { kToRead, kToWrite };
+  template <Access kAccess>
+  __attribute__((always_inline)) static void ask(const void* p, std::size_t bytes) {
+    for (std::size_t i = 0; i < bytes; i += kLine) __builtin_prefetch(static_cast<const char*>(p) + i, kAccess);
   }
 
   // ---- queries

@@ -130,6 +130,24 @@ TEST(AttentionTasks, HaveMoreQueriesWhereThereAreManyForEachThread) {
   EXPECT_EQ(most_rows(encoder, {1, 1}, /*threads=*/2), 1);
 }
 
+// So that the rows of the second are asked for meanwhile; what is read from the cache is asked for anyway.
+TEST(AttentionTasks, OfAnEncoderHaveSeveralHeadsButEnoughAreLeftForAllThreads) {
+  const std::vector<SequenceRows> many(8, {.row = 0, .rows = 128, .start = 0, .blocks = {}});
+  AttentionShape shape{.heads = 12, .kv_heads = 12, .head_dim = 32};
+  std::vector<AttentionTask> tasks;
+  const auto most_heads = [&](std::span<const SequenceRows> sequences, int threads) {
+    cut_attention(shape, sequences, threads, tasks);
+    int most = 0;
+    for (const AttentionTask& task : tasks) most = std::max(most, task.kv_head_end - task.kv_head);
+    return most;
+  };
+  shape.causal = false;
+  EXPECT_EQ(most_heads(many, /*threads=*/2), 4);
+  EXPECT_EQ(most_heads(std::span(many).first(1), /*threads=*/2), 1);
+  shape.causal = true;
+  EXPECT_EQ(most_heads(many, /*threads=*/2), 1);
+}
+
 TEST(AttentionTasks, CountTheHeadsThatShareAKey) {
   const AttentionShape grouped{.heads = 32, .kv_heads = 8, .head_dim = 64};
   EXPECT_EQ(most_rows(grouped, {512}, /*threads=*/2), 32);

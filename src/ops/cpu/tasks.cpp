@@ -14,6 +14,7 @@ using kernels::kRowBlock;
 constexpr int kMaxTaskBlocks = 8;
 constexpr int kTasksPerThread = 4;
 constexpr int kQueriesPerTask = 128, kFewQueriesPerTask = 64;
+constexpr int kHeadsTogether = 4;  // of an encoder: while a thread attends under one, the next one's rows come
 
 static_assert(kTileFloats >= kernels::kMaxGemmRows * kRowBlock);
 
@@ -76,7 +77,8 @@ bool cut_attention(const AttentionShape& shape, std::span<const SequenceRows> se
     const int rows = sequences[static_cast<std::size_t>(s)].rows;
     if (rows == 0) continue;
     whole = whole && rows <= step;
-    const int heads = std::clamp(a_task / (std::min(rows, step) * group), 1, heads_a_task);
+    const int wanted = (shape.causal ? 1 : kHeadsTogether) * a_task;
+    const int heads = std::clamp(wanted / (std::min(rows, step) * group), 1, heads_a_task);
     // Tasks of one head follow each other, while its keys and values are in the second cache; among them later rows,
     // which see more keys, go first, so that the last tasks taken are short ones.
     for (int h = 0; h < shape.kv_heads; h += heads) {
