@@ -21,7 +21,7 @@ void scale(const float* x, int n, float factor, float* out) {
       n, out, [f = splat(factor)](F8 v) { return mul(v, f); }, x);
 }
 
-// Of the part's first query within a row-major array of `columns` a batch row, heads side by side.
+// Where the part's first query begins in a row-major array of `columns` a batch row, whose heads lie side by side.
 std::size_t first_element(const AttentionPart& part, int columns) {
   return static_cast<std::size_t>(part.sequence->row + part.row) * columns +
          static_cast<std::size_t>(part.kv_head) * group_of(*part.shape) * part.shape->head_dim;

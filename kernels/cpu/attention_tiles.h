@@ -22,16 +22,17 @@ struct AttentionTiles {
   int stride;   // of a query and of values: head_dim rounded up to kMaxLanes
   const float* own_keys;  // of the sequence's first row, others `own_columns` apart, values behind all heads' keys; or
   int own_columns;        // null: keys and values are taken from the cache
-  const float* own_queries;  // of the part's first row, unscaled; rows lie as those of keys
-  const std::byte* results;  // where the part's first row is written in the end: so many bytes, and those of
-  std::size_t result_bytes, results_stride;  // the others as many apart
-  const PositionRange* seen;                 // [queries] positions that each sees
-  float* query;                              // [queries][stride], scaled: by log2 e, too, but where scores are capped
-  float* sums;                               // [queries][stride] weighted values so far
-  Softmax* softmax;                          // [queries], of scores × log2 e
-  float* keys;                               // [head_dim][kKvTile] of the KV tile
-  float* values;                             // [kKvTile][stride] of the KV tile
-  float* scores;                             // [kMaxTile][kKvTile]
+  const float* own_queries;    // of the part's first row, unscaled; its others lie `own_columns` apart, too
+  const std::byte* results;    // where the part's first row is written
+  std::size_t result_bytes;    // of a row
+  std::size_t results_stride;  // bytes from one row to the next
+  const PositionRange* seen;   // [queries] positions that each sees
+  float* query;                // [queries][stride], scaled: by log2 e, too, but where scores are capped
+  float* sums;                 // [queries][stride] weighted values so far
+  Softmax* softmax;            // [queries], of scores × log2 e
+  float* keys;                 // [head_dim][kKvTile] of the KV tile
+  float* values;               // [kKvTile][stride] of the KV tile
+  float* scores;               // [kMaxTile][kKvTile]
 };
 
 void attend_avx2(const AttentionTiles& tiles);

@@ -174,20 +174,20 @@ class TiledAttention {
     return true;
   }
 
-  // What is in no near cache: others wrote it. Queries [i, end) ask for a share of it: for where their results will be
-  // written, and for the next head's queries, keys and values.
+  // Others have written what this thread reads and writes next, so no near cache has it. Queries [i, end) ask for a
+  // share: for their results' places, and for the next head's queries, keys and values.
   __attribute__((always_inline)) void ask_beyond(int i, int end, PositionRange tile) const {
     const int group = t_.part->shape->heads / t_.part->shape->kv_heads;
     const std::size_t columns = static_cast<std::size_t>(t_.own_columns), key_bytes = head_dim_ * sizeof(float);
-    const bool next = t_.part->next_kv_head >= 0;
+    const int next = t_.part->next_kv_head - t_.part->kv_head;  // heads further on; below 0: there is none
     for (int row = (i + group - 1) / group; row * group < end && tile.begin == t_.seen[0].begin; ++row) {
       ask<kToWrite>(t_.results + row * t_.results_stride, t_.result_bytes);
-      if (next) ask<kToRead>(t_.own_queries + group * head_dim_ + row * columns, group * key_bytes);
+      if (next > 0) ask<kToRead>(t_.own_queries + next * group * head_dim_ + row * columns, group * key_bytes);
     }
-    if (!next) return;
+    if (next <= 0) return;
     const int positions = tile.end - tile.begin;
     const std::size_t to_values = static_cast<std::size_t>(cache_.kv_heads) * head_dim_;
-    const float* keys = t_.own_keys + head_dim_ + tile.begin * columns;
+    const float* keys = t_.own_keys + next * head_dim_ + tile.begin * columns;
     for (int p = i * positions / t_.queries; p < end * positions / t_.queries; ++p) {
       ask<kToRead>(keys + p * columns, key_bytes);
       ask<kToRead>(keys + p * columns + to_values, key_bytes);

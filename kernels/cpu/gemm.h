@@ -66,7 +66,8 @@ class Gemm {
   // tile[m, n] = Σ_k x[m, k] weight[n, k]. choice.kernel: of gemm_kernels(type); weight: `columns` rows (a multiple of
   // 64) of `type` packed; tile: [rows, columns].
   void run(const GemmChoice& choice, const std::byte* weight, int columns, float* tile);
-  // The same for `result`.
+  // The same for a result that is at its place then, or in the tile (PanelResult::of_sums). The tile's contents do not
+  // matter behind one that is at its place.
   void run(const GemmChoice& choice, const std::byte* weight, int columns, float* tile, const PanelResult& result);
 
  private:

@@ -19,11 +19,12 @@ namespace computron::kernels {
 // A matter of time alone.
 struct PanelBlocking {
   // Steps of a slice in scratch memory: kShortSlice, for kManyRows rows and more kMostSlice, 128 KiB of a block with
-  // four bytes a column. As many rows meet a packed block in equal slices of at most so many.
+  // four bytes a column. As many rows meet a packed block in equal slices of so many at most, or of slice_bytes where
+  // that is more.
   static constexpr int kShortSlice = 64, kMostSlice = 512, kManyRows = 32;
 
   int ahead_bytes = 256;         // of a single group
-  int slice_bytes = 32 << 10;    // of several groups: in the second cache; whole steps
+  int slice_bytes = 32 << 10;    // of several groups of fewer rows: in the second cache; whole steps
   int again_bytes = 4 << 10;     // of several groups
   int codes_ahead_bytes = 3072;  // of codes that gemm_codes and gemm_integers multiply
 
@@ -33,14 +34,14 @@ struct PanelBlocking {
 // Bytes of scratch memory that a call needs, at whole cache lines.
 inline constexpr std::size_t kPanelScratch = std::size_t{PanelBlocking::kMostSlice} * kRowBlock * sizeof(float);
 
-// Where rows of a call's columns go in the end, `stride` bytes apart. A kernel asks for their memory while it
-// multiplies: who writes to memory that no cache has waits for it.
+// Where a call's results go in the end. The kernels of this file ask for that memory while they multiply, since who
+// writes to memory that no cache has waits for it.
 struct PanelResult {
-  std::byte* to;
+  std::byte* to;  // [rows][columns] of dtype, rows `stride` bytes apart; overlaps nothing else of the call
   std::size_t stride;
   DType dtype;
-  bool of_sums;       // float32: sums, with `bias` added, are written there. Else they stay in the tile for the caller,
-  const float* bias;  // and there is none. [columns], or null
+  bool of_sums;       // dtype is float32, and sums + bias are written there; else sums stay in the tile
+  const float* bias;  // of_sums: [columns], or null
 };
 
 // tile[m, n] = Σ_k x[m, k] weight[n, k], n < columns. x: [rows, depth] of gemm_input_dtype, depth padded as packed;
@@ -54,7 +55,7 @@ struct PanelCall {
   std::byte* scratch;  // kPanelScratch
   PanelBlocking blocking;
   const Expansion* expansion = nullptr;  // of a weight that is expanded
-  const PanelResult* result = nullptr;   // of the kernels below; what is in the tile behind one of_sums does not matter
+  const PanelResult* result = nullptr;   // if any; the kernels of this file alone know it
 
   // Bytes of 64 rows of the weight; `plain`: as packed when it is not quantised.
   std::size_t block_bytes(std::size_t plain) const {

@@ -27,8 +27,10 @@ struct F32Format : GemmLanes16 {
   }
 };
 
+// More rows than six share a weight, meeting half the vectors of a block at a time, since widening takes the pipes that
+// multiply.
 struct F16Format : GemmLanes16 {
-  static constexpr int kDepth = 1, kParts = 1, kMaxGroup = 6;
+  static constexpr int kDepth = 1, kParts = 1, kMaxGroup = 12;
   using Unit = std::uint16_t;
   template <int>
   static W load(const std::uint16_t* unit) {
@@ -36,8 +38,8 @@ struct F16Format : GemmLanes16 {
   }
 };
 
-// A pair of bfloat16: the first of them, and then the second, as the upper half of a float. More rows than six share
-// it, meeting half the vectors of a block at a time, since widening takes the pipes that multiply.
+// A pair of bfloat16: the first of them, and then the second, as the upper half of a float. More rows than six share it
+// for the same reason.
 struct Bf16Format : GemmLanes16 {
   static constexpr int kDepth = 2, kParts = 2, kMaxGroup = 12;
   using Unit = std::uint32_t;

@@ -54,11 +54,11 @@ class PanelGemm {
     float* tile;
   };
 
-  // Of a group of rows, from one of the block's columns on: partial ones wait in the tile.
-  struct Sums {
-    int row, column;
-    float* tile;
-    bool first, last;  // of the slices
+  // Where sums of a group of rows lie, from one of the block's columns on, and which of the slices is added to them.
+  struct Place {
+    int row, column;  // the first ones
+    float* tile;      // where partial sums wait
+    bool first, last;
   };
 
   // As many vectors of a block as registers for their sums allow, a power of two.
@@ -145,22 +145,22 @@ class PanelGemm {
     constexpr int kVectors = vectors_beside(kRows);
     const Row* x = reinterpret_cast<const Row*>(call_.x) + m * row_stride_ + slice.first * Format::kParts;
     float* tile = slice.tile + static_cast<std::size_t>(m) * call_.columns;
-    Sums sums{.row = m,
-              .column = static_cast<int>(slice.tile - call_.tile),
-              .tile = tile,
-              .first = slice.first == 0,
-              .last = slice.first + slice.steps == steps_};
-    multiply<kRows, kVectors, kLines, kAgain>(slice.units, x, slice.steps, sums, ahead);
+    Place place{.row = m,
+                .column = static_cast<int>(slice.tile - call_.tile),
+                .tile = tile,
+                .first = slice.first == 0,
+                .last = slice.first + slice.steps == steps_};
+    multiply<kRows, kVectors, kLines, kAgain>(slice.units, x, slice.steps, place, ahead);
     for (int v = kVectors * kLanes; v < kRowBlock; v += kVectors * kLanes) {
-      sums.column += kVectors * kLanes;
-      sums.tile += kVectors * kLanes;
-      multiply<kRows, kVectors, kLines, false>(slice.units + v, x, slice.steps, sums, ahead);
+      place.column += kVectors * kLanes;
+      place.tile += kVectors * kLanes;
+      multiply<kRows, kVectors, kLines, false>(slice.units + v, x, slice.steps, place, ahead);
     }
   }
 
   // GCC 12 takes a call of it for one without effect, and leaves it out, unless it is inlined first.
   template <int kRows, int kVectors>
-  __attribute__((always_inline)) void ask_for_result(const Sums& of) const {
+  __attribute__((always_inline)) void ask_for_result(const Place& of) const {
     const PanelResult& result = *call_.result;
     const auto element = static_cast<int>(size_of(result.dtype));
     const auto* rows = reinterpret_cast<const char*>(result.to) + of.row * result.stride + of.column * element;
@@ -171,7 +171,7 @@ class PanelGemm {
 
   // kRows rows × kVectors vectors of a block go on by `steps`.
   template <int kRows, int kVectors, int kLines, bool kAgain>
-  void multiply(const Unit* unit, const Row* x, int steps, const Sums& of, Ahead& ahead) const {
+  void multiply(const Unit* unit, const Row* x, int steps, const Place& of, Ahead& ahead) const {
     const auto columns = static_cast<std::size_t>(call_.columns);
     V sums[kRows][kVectors];
     // Without the pragmas GCC 12 has the sums pass through memory before and after the steps.
@@ -209,7 +209,7 @@ class PanelGemm {
   }
 
   template <int kRows, int kVectors>
-  __attribute__((always_inline)) void put_result(V (&sums)[kRows][kVectors], const Sums& of) const {
+  __attribute__((always_inline)) void put_result(V (&sums)[kRows][kVectors], const Place& of) const {
     const PanelResult& result = *call_.result;
     if (result.bias != nullptr) {
 #pragma GCC unroll 16

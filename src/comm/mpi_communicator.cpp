@@ -19,7 +19,7 @@ struct Communicator::Impl {
   }
   // MPI_Comm_free is collective: a rank that is failing does not take part any more.
   ~Impl() {
-    if (std::uncaught_exceptions() == 0 && mpi_usable()) MPI_Comm_free(&comm);
+    if (!left_to_finalize && std::uncaught_exceptions() == 0 && mpi_usable()) MPI_Comm_free(&comm);
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -27,6 +27,7 @@ struct Communicator::Impl {
   MPI_Comm comm;
   int rank = 0;
   int size = 0;
+  bool left_to_finalize = false;
 };
 
 namespace {
@@ -76,6 +77,7 @@ Communicator Communicator::world() {
 
 int Communicator::rank() const { return impl_->rank; }
 int Communicator::size() const { return impl_->size; }
+void Communicator::leave_to_finalize() noexcept { impl_->left_to_finalize = true; }
 
 MessageRequest Communicator::send(std::span<const std::byte> bytes, int to, int tag) const {
   MessageRequest result(MessageRequest::Kind::kSend, bytes.size(), to, tag);

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <ctime>
 #include <future>
-#include <utility>
 
 #include "computron/base/digest.h"
 #include "computron/base/time.h"
@@ -40,14 +39,6 @@ std::vector<std::string> hosts_of(const Communicator& world) {
   return hosts;
 }
 
-// A sign may still be on its way to a heartbeat that has ended. Open MPI 4.1 hands what comes for a freed communicator to
-// the next one with its number, which then waits for ever for the message in front of its first. So these are not freed:
-// MPI_Finalize does that.
-void keep(Communicator ended) {
-  static std::vector<Communicator> kept;
-  kept.push_back(std::move(ended));
-}
-
 }  // namespace
 
 Heartbeat::Heartbeat(const Communicator& world, const HeartbeatOptions& options)
@@ -68,7 +59,7 @@ Heartbeat::Heartbeat(const Communicator& world, const HeartbeatOptions& options)
 Heartbeat::~Heartbeat() {
   MpiSession::while_waiting({});
   if (watchdog_->limits()) MpiSession::finalize_within(2 * watchdog_->limits()->finish);
-  keep(std::move(world_));
+  world_.leave_to_finalize();  // a sign may be on its way
 }
 
 void Heartbeat::post(Peer& peer) {

@@ -266,8 +266,9 @@ TEST(AttentionKernels, AnEncoderSeesTheSameInItsRowsAsInACache) {
         for (int h = 0; h < shape.kv_heads; ++h) {
           if (is_stored) kernels::store_keys_values({&shape, &cache.view(), &rows, 1, h, 0, tokens}, qkv.data());
           for (int row = 0; row < tokens; row += 64) {
+            const int next = h + 1 < shape.kv_heads ? h + 1 : -1;
             kernels::attend(
-                {&shape, &cache.view(), &rows, 1, h, row, std::min(64, tokens - row), -1, nullptr, is_stored},
+                {&shape, &cache.view(), &rows, 1, h, row, std::min(64, tokens - row), next, nullptr, is_stored},
                 qkv.data(), reinterpret_cast<std::byte*>(out.data()), DType::kF32, scratch, isa);
           }
         }

@@ -19,6 +19,8 @@ using kernels::GemmChoice;
 using kernels::GemmKernel;
 using kernels::PanelBlocking;
 
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
 std::vector<std::byte> pack(const Floats& w, int out, int in, DType dtype) {
   std::vector<std::byte> packed(kernels::packed_bytes(out, in, dtype));
   kernels::pack(packed.data(), in, dtype, 0, out, 0, in, bytes_of(w, dtype).data(), static_cast<std::size_t>(in), 1);
@@ -41,7 +43,7 @@ void expect_results(Gemm& gemm, const GemmChoice& choice, const std::vector<std:
                     int rows, int out) {
   constexpr float kUntouched = -7;
   const std::size_t stride = static_cast<std::size_t>(out) + 24;
-  Floats tile(sums.size()), bias = random_floats(static_cast<std::size_t>(out), 3);
+  Floats tile(sums.size(), kNaN), bias = random_floats(static_cast<std::size_t>(out), 3);
   for (const float* some : {static_cast<const float*>(bias.data()), static_cast<const float*>(nullptr)}) {
     Floats found(rows * stride, kUntouched), expected = found;
     for (int m = 0; m < rows; ++m) {
@@ -64,7 +66,7 @@ void expect_results(Gemm& gemm, const GemmChoice& choice, const std::vector<std:
 Floats multiply(const GemmChoice& choice, const WeightType& type, const std::vector<std::byte>& x, int rows, int in,
                 const std::vector<std::byte>& weight, int out) {
   static Gemm gemm;  // as a thread has it: nothing of what it took before may be left
-  Floats tile(static_cast<std::size_t>(rows) * out, std::numeric_limits<float>::quiet_NaN());
+  Floats tile(static_cast<std::size_t>(rows) * out, kNaN);
   gemm.take_rows(type, x.data(), rows, in);
   gemm.run(choice, weight.data(), out, tile.data());
   expect_results(gemm, choice, weight, tile, rows, out);
@@ -114,28 +116,6 @@ TEST(GemmKernels, MatchDoubleLoopWithTheSameBitsForAnyRowsKernelAndBlocking) {
                       fmt::format("{}, {} rows, short slices", what, rows));
         }
       }
-    }
-  }
-}
-
-// Sums stay in the tile where the caller is to activate or convert them: what is asked for is not written.
-TEST(GemmKernels, SumsThatAreToBeActivatedStayInTheTile) {
-  constexpr int kOut = 128, kRows = 13, kIn = 300;
-  const auto x = random_floats(static_cast<std::size_t>(kRows) * kIn, 1);
-  const auto weight = pack(random_floats(static_cast<std::size_t>(kOut) * kIn, 2), kOut, kIn, DType::kF32);
-  const auto x_bytes = bytes_of(x, DType::kF32);
-  for (const GemmKernel kernel : kernels::gemm_kernels(DType::kF32)) {
-    const Floats expected = multiply({kernel, {}}, DType::kF32, x_bytes, kRows, kIn, weight, kOut);
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      std::vector<std::byte> untouched(kRows * kOut * sizeof(float), std::byte{5}), result = untouched;
-      Floats tile(expected.size());
-      Gemm gemm;
-      gemm.take_rows(DType::kF32, x_bytes.data(), kRows, kIn);
-      gemm.run(
-          {kernel, {}}, weight.data(), kOut, tile.data(),
-          {.to = result.data(), .stride = kOut * size_of(dtype), .dtype = dtype, .of_sums = false, .bias = nullptr});
-      expect_same(tile, expected, "a tile");
-      EXPECT_EQ(result, untouched);
     }
   }
 }
@@ -202,6 +182,44 @@ void expect_product_of_values(const QuantisedWeight& w, const Floats& x, std::in
       expect_same(multiply({kernel, {}}, w.type, x_bytes, rows, w.in, packed, w.out), expected, what);
       expect_same(multiply({kernel, short_slices}, w.type, x_bytes, rows, w.in, packed, w.out), expected,
                   what + ", short slices");
+    }
+  }
+}
+
+// Where the caller is to activate or convert sums they stay in the tile, and what was asked for is not written.
+void expect_in_tile(const WeightType& type, const std::vector<std::byte>& weight, int out, int in) {
+  constexpr int kMostRows = 13;
+  const DType input = kernels::gemm_input_dtype(type);
+  const auto x = bytes_of(random_floats(static_cast<std::size_t>(kMostRows) * in, 1, input), input);
+  for (const GemmKernel kernel : kernels::gemm_kernels(type)) {
+    for (const int rows : {1, kMostRows}) {
+      const Floats expected = multiply({kernel, {}}, type, x, rows, in, weight, out);
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        std::vector<std::byte> untouched(expected.size() * sizeof(float), std::byte{5}), result = untouched;
+        Floats tile(expected.size(), kNaN);
+        Gemm gemm;
+        gemm.take_rows(type, x.data(), rows, in);
+        gemm.run({kernel, {}}, weight.data(), out, tile.data(),
+                 {.to = result.data(),
+                  .stride = static_cast<std::size_t>(out) * size_of(dtype),
+                  .dtype = dtype,
+                  .of_sums = false,
+                  .bias = nullptr});
+        expect_same(tile, expected, fmt::format("a tile by {}", name_of(kernel)));
+        EXPECT_EQ(result, untouched);
+      }
+    }
+  }
+}
+
+TEST(GemmKernels, SumsThatAreToBeActivatedStayInTheTile) {
+  constexpr int kOut = 128, kIn = 320;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    expect_in_tile(dtype, pack(random_floats(kOut * kIn, 2, dtype), kOut, kIn, dtype), kOut, kIn);
+  }
+  for (const DType values : multiplied_values()) {
+    for (const WeightType& type : quantised_types(values)) {
+      expect_in_tile(type, pack(random_quantised(type, kOut, kIn, 2, ordinary_scales())), kOut, kIn);
     }
   }
 }

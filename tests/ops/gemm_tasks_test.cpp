@@ -130,7 +130,7 @@ TEST(AttentionTasks, HaveMoreQueriesWhereThereAreManyForEachThread) {
   EXPECT_EQ(most_rows(encoder, {1, 1}, /*threads=*/2), 1);
 }
 
-// So that the rows of the second are asked for meanwhile; what is read from the cache is asked for anyway.
+// While a thread attends under one head of an encoder it asks for the next one's rows, so a task has several heads.
 TEST(AttentionTasks, OfAnEncoderHaveSeveralHeadsButEnoughAreLeftForAllThreads) {
   const std::vector<SequenceRows> many(8, {.row = 0, .rows = 128, .start = 0, .blocks = {}});
   AttentionShape shape{.heads = 12, .kv_heads = 12, .head_dim = 32};

@@ -36,6 +36,21 @@ TEST(Heartbeat, WorkThatFailsTellsWhy) {
   heartbeat.recorder().remove();
 }
 
+// Each rank has told the other that it lives, and ends its heartbeat before it has heard that: what comes late is not
+// for those who speak next.
+TEST(Heartbeat, LateSignsDoNotReachTheNextCommunicator) {
+  const Communicator world = Communicator::world();
+  for (int i = 0; i < 5; ++i) {
+    {
+      Heartbeat heartbeat(world, short_limits());
+      heartbeat.poll();
+      heartbeat.recorder().remove();
+    }
+    const Communicator next = world.split(/*color=*/0, world.rank());
+    EXPECT_EQ(next.all_reduce_max(static_cast<std::uint64_t>(world.rank())), world.size() - 1);
+  }
+}
+
 // Rank 0 waits in a call that knows no polling.
 TEST(Heartbeat, WaitingForALateRankToSplitIsNoHang) {
   const Communicator world = Communicator::world();

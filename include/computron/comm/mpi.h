@@ -87,6 +87,11 @@ class Communicator {
   int rank() const;
   int size() const;
 
+  // The end of this object does not free the communicator: MPI_Finalize does. For one to which messages may be on their
+  // way that nobody receives: Open MPI 4.1 hands what comes for a freed communicator to the next one with its number,
+  // which then waits for ever for the message before its first.
+  void leave_to_finalize() noexcept;
+
   // Never block. At most 2^31 - 1 bytes. The communicator must outlive the request.
   MessageRequest send(std::span<const std::byte> bytes, int to, int tag) const;
   MessageRequest receive(std::span<std::byte> bytes, int from, int tag) const;

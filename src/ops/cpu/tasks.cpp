@@ -14,7 +14,7 @@ using kernels::kRowBlock;
 constexpr int kMaxTaskBlocks = 8;
 constexpr int kTasksPerThread = 4;
 constexpr int kQueriesPerTask = 128, kFewQueriesPerTask = 64;
-constexpr int kHeadsTogether = 4;  // of an encoder: while a thread attends under one, the next one's rows come
+constexpr int kEncoderQueriesPerTask = 512;  // under all heads: a thread asks for the next head's rows while it attends
 
 static_assert(kTileFloats >= kernels::kMaxGemmRows * kRowBlock);
 
@@ -71,15 +71,15 @@ bool cut_attention(const AttentionShape& shape, std::span<const SequenceRows> se
   const int a_task = many ? kQueriesPerTask : kFewQueriesPerTask, step = std::max(1, a_task / group);
   const int heads_a_task =
       std::max(1, static_cast<int>(sequences.size()) * shape.kv_heads / (threads * kTasksPerThread));
+  const int under_all_heads = many && !shape.causal ? kEncoderQueriesPerTask : a_task;
   bool whole = true;
   tasks.clear();
   for (int s = 0; s < static_cast<int>(sequences.size()); ++s) {
     const int rows = sequences[static_cast<std::size_t>(s)].rows;
     if (rows == 0) continue;
     whole = whole && rows <= step;
-    const int wanted = (shape.causal ? 1 : kHeadsTogether) * a_task;
-    const int heads = std::clamp(wanted / (std::min(rows, step) * group), 1, heads_a_task);
-    // Tasks of one head follow each other, while its keys and values are in the second cache; among them later rows,
+    const int heads = std::clamp(under_all_heads / (std::min(rows, step) * group), 1, heads_a_task);
+    // Tasks of the same heads follow each other, while keys and values are in the second cache; among them later rows,
     // which see more keys, go first, so that the last tasks taken are short ones.
     for (int h = 0; h < shape.kv_heads; h += heads) {
       for (int row = (rows - 1) / step * step; row >= 0; row -= step) {

@@ -41,7 +41,8 @@ struct AttentionTask {
 };
 
 // About 128 queries (row × head) a task, or 64 where there would be less than four tasks a thread otherwise; of several
-// key/value heads where rows are few. Returns whether every sequence's rows are in one task.
+// key/value heads where rows are few, and 512 queries under several heads of an encoder. Returns whether every
+// sequence's rows are in one task.
 bool cut_attention(const AttentionShape& shape, std::span<const SequenceRows> sequences, int threads,
                    std::vector<AttentionTask>& tasks);
 
