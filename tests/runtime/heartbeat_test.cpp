@@ -36,8 +36,8 @@ TEST(Heartbeat, WorkThatFailsTellsWhy) {
   heartbeat.recorder().remove();
 }
 
-// Each rank has told the other that it lives, and ends its heartbeat before it has heard that. What comes late would take
-// the place of a message of the next communicator: which one, depends on how many there were before.
+// Each rank has told the other that it lives, and ends its heartbeat before it has heard that. What comes late would
+// take the place of a message of the next communicator: which one, depends on how many there were before.
 TEST(Heartbeat, LateSignsDoNotReachTheNextCommunicator) {
   constexpr int kMessages = 100;
   const Communicator world = Communicator::world();
