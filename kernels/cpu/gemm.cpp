@@ -110,21 +110,10 @@ void Gemm::take_rows(const WeightType& type, const std::byte* x, int rows, int d
   if (padded_depth(depth, type.values) != depth) pad_depth();
 }
 
-void Gemm::run(const GemmChoice& choice, const std::byte* weight, int columns, float* tile) {
-  multiply(choice, call_of(choice, weight, columns, tile));
-}
-
-void Gemm::run(const GemmChoice& choice, const std::byte* weight, int columns, float* tile, const PanelResult& result) {
-  PanelCall call = call_of(choice, weight, columns, tile);
-  call.result = &result;
-  multiply(choice, call);
-}
-
-PanelCall Gemm::call_of(const GemmChoice& choice, const std::byte* weight, int columns, float* tile) {
-  return {x_, rows_, padded_depth(depth_, type_.values), weight, columns, tile, scratch_->bytes, choice.blocking};
-}
-
-void Gemm::multiply(const GemmChoice& choice, PanelCall call) {
+void Gemm::run(const GemmChoice& choice, const std::byte* weight, int columns, float* tile, const PanelResult* result) {
+  const int padded = padded_depth(depth_, type_.values);
+  PanelCall call{x_, rows_, padded, weight, columns, tile, scratch_->bytes, choice.blocking};
+  call.result = result;
   const DType input = gemm_input_dtype(type_);
   const bool widened = !type_.quantised() && type_.values != input && rows_ >= kWidenedRows;
   if (!type_.quantised() && !widened) return run_values(choice.kernel, type_.values, call);

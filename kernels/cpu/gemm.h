@@ -64,19 +64,15 @@ class Gemm {
   void take_rows(const WeightType& type, const std::byte* x, int rows, int depth);
 
   // tile[m, n] = Σ_k x[m, k] weight[n, k]. choice.kernel: of gemm_kernels(type); weight: `columns` rows (a multiple of
-  // 64) of `type` packed; tile: [rows, columns].
-  void run(const GemmChoice& choice, const std::byte* weight, int columns, float* tile);
-  // The same for a result that is at its place then, or in the tile (PanelResult::of_sums). The tile's contents do not
-  // matter behind one that is at its place.
-  void run(const GemmChoice& choice, const std::byte* weight, int columns, float* tile, const PanelResult& result);
+  // 64) of `type` packed; tile: [rows, columns], whose contents do not matter behind a result of sums.
+  void run(const GemmChoice& choice, const std::byte* weight, int columns, float* tile,
+           const PanelResult* result = nullptr);
 
  private:
   struct alignas(64) Scratch {
     std::byte bytes[kPanelScratch];  // of gemm_panels
   };
 
-  PanelCall call_of(const GemmChoice& choice, const std::byte* weight, int columns, float* tile);
-  void multiply(const GemmChoice& choice, PanelCall call);
   void pad_depth();
   void take_integers();
 

@@ -52,12 +52,12 @@ void expect_results(Gemm& gemm, const GemmChoice& choice, const std::vector<std:
         expected[m * stride + n + 8] = some == nullptr ? sum : sum + some[n];
       }
     }
-    gemm.run(choice, weight.data(), out, tile.data(),
-             {.to = reinterpret_cast<std::byte*>(found.data() + 8),
-              .stride = stride * sizeof(float),
-              .dtype = DType::kF32,
-              .of_sums = true,
-              .bias = some});
+    const kernels::PanelResult result{.to = reinterpret_cast<std::byte*>(found.data() + 8),
+                                      .stride = stride * sizeof(float),
+                                      .dtype = DType::kF32,
+                                      .of_sums = true,
+                                      .bias = some};
+    gemm.run(choice, weight.data(), out, tile.data(), &result);
     expect_same(found, expected, fmt::format("results of {} rows", rows));
   }
 }
@@ -195,18 +195,19 @@ void expect_in_tile(const WeightType& type, const std::vector<std::byte>& weight
     for (const int rows : {1, kMostRows}) {
       const Floats expected = multiply({kernel, {}}, type, x, rows, in, weight, out);
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
-        std::vector<std::byte> untouched(expected.size() * sizeof(float), std::byte{5}), result = untouched;
+        const std::vector<std::byte> untouched(expected.size() * sizeof(float), std::byte{5});
+        std::vector<std::byte> found = untouched;
         Floats tile(expected.size(), kNaN);
         Gemm gemm;
         gemm.take_rows(type, x.data(), rows, in);
-        gemm.run({kernel, {}}, weight.data(), out, tile.data(),
-                 {.to = result.data(),
-                  .stride = static_cast<std::size_t>(out) * size_of(dtype),
-                  .dtype = dtype,
-                  .of_sums = false,
-                  .bias = nullptr});
+        const kernels::PanelResult result{.to = found.data(),
+                                          .stride = static_cast<std::size_t>(out) * size_of(dtype),
+                                          .dtype = dtype,
+                                          .of_sums = false,
+                                          .bias = nullptr};
+        gemm.run({kernel, {}}, weight.data(), out, tile.data(), &result);
         expect_same(tile, expected, fmt::format("a tile by {}", name_of(kernel)));
-        EXPECT_EQ(result, untouched);
+        EXPECT_EQ(found, untouched);
       }
     }
   }

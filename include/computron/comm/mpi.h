@@ -89,7 +89,7 @@ class Communicator {
 
   // The end of this object does not free the communicator: MPI_Finalize does. For one to which messages may be on their
   // way that nobody receives: Open MPI 4.1 hands what comes for a freed communicator to the next one with its number,
-  // which then waits for ever for the message before its first.
+  // where it takes the place of a message that is then waited for for ever.
   void leave_to_finalize() noexcept;
 
   // Never block. At most 2^31 - 1 bytes. The communicator must outlive the request.

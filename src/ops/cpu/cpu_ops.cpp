@@ -212,8 +212,9 @@ void CpuOps::run_gemm_task(CpuContext& context, int thread, const GemmCall& call
       std::byte* const to = row_of(out, m) + column * size_of(out.dtype);
       const std::size_t stride = out.columns * size_of(out.dtype);
       const bool of_sums = activation == Activation::kNone && out.dtype == DType::kF32 && real == width;
-      own.gemm.run(choices_.of(weight.type), packed, width, own.tile,
-                   {.to = to, .stride = stride, .dtype = out.dtype, .of_sums = of_sums, .bias = of_columns});
+      const kernels::PanelResult result{
+          .to = to, .stride = stride, .dtype = out.dtype, .of_sums = of_sums, .bias = of_columns};
+      own.gemm.run(choices_.of(weight.type), packed, width, own.tile, &result);
       if (!of_sums) {
         kernels::activate(activation, {.x = own.tile,
                                        .x_stride = static_cast<std::size_t>(width),
