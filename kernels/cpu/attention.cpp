@@ -21,19 +21,28 @@ void scale(const float* x, int n, float factor, float* out) {
       n, out, [f = splat(factor)](F8 v) { return mul(v, f); }, x);
 }
 
-// Where the part's first query begins in a row-major array of `columns` a batch row, whose heads lie side by side.
-std::size_t first_element(const AttentionPart& part, int columns) {
+// Key/value heads of a part that are attended together.
+struct Heads {
+  int first, count;
+};
+
+// Where the first query of the part's row, under `kv_head`, begins in a row-major array of `columns` a batch row, whose
+// heads lie side by side.
+std::size_t first_element(const AttentionPart& part, int kv_head, int columns) {
   return static_cast<std::size_t>(part.sequence->row + part.row) * columns +
-         static_cast<std::size_t>(part.kv_head) * group_of(*part.shape) * part.shape->head_dim;
+         static_cast<std::size_t>(kv_head) * group_of(*part.shape) * part.shape->head_dim;
 }
 
-// Calls body(i, its first element within such an array) for all queries of the part.
+// Calls body(i, its first element within such an array) for all queries under `heads`; i as AttentionTiles counts them.
 template <class Body>
-void for_each_query(const AttentionPart& part, int columns, Body&& body) {
-  const int group = group_of(*part.shape), head_dim = part.shape->head_dim;
-  std::size_t row = first_element(part, columns);
-  for (int i = 0; i < part.rows * group; row += columns) {
-    for (int head = 0; head < group; ++head, ++i) body(i, row + static_cast<std::size_t>(head) * head_dim);
+void for_each_query(const AttentionPart& part, Heads heads, int columns, Body&& body) {
+  const int group = group_of(*part.shape), queries = part.rows * group;
+  std::size_t row = first_element(part, heads.first, columns);
+  for (int r = 0; r < part.rows; ++r, row += columns) {
+    std::size_t element = row;
+    for (int head = 0; head < heads.count; ++head) {
+      for (int i = 0; i < group; ++i, element += part.shape->head_dim) body(head * queries + r * group + i, element);
+    }
   }
 }
 
@@ -61,56 +70,71 @@ float* aligned(std::vector<float>& memory, std::size_t floats) {
 }
 
 // A softmax has seen nothing at its begin, or the sink of the query's head.
-void begin_softmax(const AttentionPart& part, std::vector<Softmax>& softmax) {
+void begin_softmax(const AttentionPart& part, Heads heads, std::vector<Softmax>& softmax) {
   const int group = group_of(*part.shape), queries = part.rows * group;
-  softmax.assign(static_cast<std::size_t>(queries), {-std::numeric_limits<float>::infinity(), 0});
+  softmax.assign(static_cast<std::size_t>(heads.count) * queries, {-std::numeric_limits<float>::infinity(), 0});
   if (part.sinks == nullptr) return;
-  for (int i = 0; i < queries; ++i) softmax[i] = {part.sinks[part.kv_head * group + i % group] * kLog2E, 1};
+  for (int i = 0; i < heads.count * queries; ++i) {
+    softmax[i] = {part.sinks[(heads.first + i / queries) * group + i % group] * kLog2E, 1};
+  }
 }
 
-// Key and value of the part's head in the sequence's first row.
-const float* first_key(const AttentionPart& part, const float* qkv) {
+// Key and value under `kv_head` in the sequence's first row.
+const float* first_key(const AttentionPart& part, int kv_head, const float* qkv) {
   const AttentionShape& shape = *part.shape;
   return qkv + static_cast<std::size_t>(part.sequence->row) * qkv_columns(shape) +
-         static_cast<std::size_t>(shape.heads + part.kv_head) * shape.head_dim;
+         static_cast<std::size_t>(shape.heads + kv_head) * shape.head_dim;
 }
 
-AttentionTiles make_tiles(const AttentionPart& part, const float* qkv, const std::byte* out, DType out_dtype,
-                          AttentionScratch& scratch) {
+// Whether the part's queries are too few for a tile's keys in scratch memory to pay, and blocks hold whole vectors.
+bool goes_by_blocks(const AttentionPart& part) {
+  constexpr int kFewQueries = 8;
+  return part.own_rows != OwnRows::kNotInCache && part.rows * group_of(*part.shape) <= kFewQueries &&
+         part.cache->block_tokens % kMaxLanes == 0 && part.shape->head_dim % kMaxLanes == 0;
+}
+
+AttentionTiles make_tiles(const AttentionPart& part, Heads heads, bool blocks, const float* qkv, const std::byte* out,
+                          DType out_dtype, AttentionScratch& scratch) {
   const int columns = qkv_columns(*part.shape), out_columns = part.shape->heads * part.shape->head_dim;
   const int queries = part.rows * group_of(*part.shape), head_dim = part.shape->head_dim;
   const int stride = round_up(head_dim, kMaxLanes);
-  const std::size_t floats = static_cast<std::size_t>(queries) * stride;
-  find_seen(part, scratch.seen);
-  begin_softmax(part, scratch.softmax);
-  const AttentionTiles tiles = {.part = &part,
-                                .queries = queries,
-                                .stride = stride,
-                                .own_keys = part.stored ? nullptr : first_key(part, qkv),
-                                .own_columns = columns,
-                                .own_queries = qkv + first_element(part, columns),
-                                .results = out + first_element(part, out_columns) * size_of(out_dtype),
-                                .result_bytes = head_dim * group_of(*part.shape) * size_of(out_dtype),
-                                .results_stride = out_columns * size_of(out_dtype),
-                                .seen = scratch.seen.data(),
-                                .query = aligned(scratch.queries, floats),
-                                .sums = aligned(scratch.sums, floats),
-                                .softmax = scratch.softmax.data(),
-                                .keys = aligned(scratch.keys, static_cast<std::size_t>(head_dim) * kKvTile),
-                                .values = aligned(scratch.values, static_cast<std::size_t>(stride) * kKvTile),
-                                .scores = aligned(scratch.scores, static_cast<std::size_t>(kMaxTile) * kKvTile)};
-  std::fill_n(tiles.sums, floats, 0.0f);
+  const std::size_t all_queries = static_cast<std::size_t>(heads.count) * queries;
+  const std::size_t tile = static_cast<std::size_t>(blocks ? 0 : kKvTile);  // in scratch memory
+  const bool own = part.own_rows == OwnRows::kNotInCache;
+  begin_softmax(part, heads, scratch.softmax);
+  const AttentionTiles tiles = {
+      .part = &part,
+      .kv_head = heads.first,
+      .heads = heads.count,
+      .blocks = blocks,
+      .queries = queries,
+      .stride = stride,
+      .qkv = qkv,
+      .own_keys = own ? first_key(part, heads.first, qkv) : nullptr,
+      .own_columns = columns,
+      .own_queries = qkv + first_element(part, heads.first, columns),
+      .results = out + first_element(part, heads.first, out_columns) * size_of(out_dtype),
+      .result_bytes = head_dim * group_of(*part.shape) * size_of(out_dtype),
+      .results_stride = out_columns * size_of(out_dtype),
+      .seen = scratch.seen.data(),
+      .query = aligned(scratch.queries, all_queries * stride),
+      .sums = aligned(scratch.sums, all_queries * stride),
+      .softmax = scratch.softmax.data(),
+      .keys = aligned(scratch.keys, tile * head_dim),
+      .values = aligned(scratch.values, tile * stride),
+      .scores = aligned(scratch.scores, (blocks ? all_queries : std::size_t{kMaxTile}) * kKvTile)};
+  std::fill_n(tiles.sums, all_queries * stride, 0.0f);
   return tiles;
 }
 
 // Keys of a head as [head_dim][block_tokens], so that neighbours in a vector are positions.
 template <class T>
-void store_one(const AttentionPart& part, int position, const float* key, const float* value) {
+void store_one(const AttentionPart& part, int kv_head, int position, const float* key, const float* value) {
   const KvCacheView& cache = *part.cache;
   const auto block = part.sequence->blocks[static_cast<std::size_t>(position / cache.block_tokens)];
   const std::size_t head_elements = static_cast<std::size_t>(cache.block_tokens) * cache.head_dim;
   const int in_block = position % cache.block_tokens;
-  T* keys = reinterpret_cast<T*>(cache.slot(block, part.layer)) + part.kv_head * head_elements;
+  T* keys = reinterpret_cast<T*>(cache.slot(block, part.layer)) + kv_head * head_elements;
   T* values = keys + cache.kv_heads * head_elements + static_cast<std::size_t>(in_block) * cache.head_dim;
   convert(value, cache.head_dim, reinterpret_cast<std::byte*>(values), cache.dtype);
   for (int d = 0; d < cache.head_dim; d += kLanes) {
@@ -121,32 +145,16 @@ void store_one(const AttentionPart& part, int position, const float* key, const 
   }
 }
 
-}  // namespace
-
-void store_keys_values(const AttentionPart& part, const float* qkv) {
+void attend_heads(const AttentionPart& part, Heads heads, bool blocks, const float* qkv, std::byte* out,
+                  DType out_dtype, AttentionScratch& scratch, Isa isa) {
   const AttentionShape& shape = *part.shape;
-  for (int row = part.row; row < part.row + part.rows; ++row) {
-    const float* key = first_key(part, qkv) + static_cast<std::size_t>(row) * qkv_columns(shape);
-    with_element(part.cache->dtype, [&]<class T>(T) {
-      store_one<T>(part, part.sequence->start + row, key, key + shape.kv_heads * shape.head_dim);
-    });
-  }
-}
-
-bool sees_own_rows(const AttentionShape& shape, const SequenceRows& sequence, const KvCacheView& cache) {
-  return !shape.causal && sequence.start == 0 && cache.dtype == DType::kF32;
-}
-
-void attend(const AttentionPart& part, const float* qkv, std::byte* out, DType out_dtype, AttentionScratch& scratch,
-            Isa isa) {
-  const AttentionShape& shape = *part.shape;
-  const AttentionTiles tiles = make_tiles(part, qkv, out, out_dtype, scratch);
+  const AttentionTiles tiles = make_tiles(part, heads, blocks, qkv, out, out_dtype, scratch);
   const float factor = shape.soft_cap > 0 ? shape.scale : shape.scale * kLog2E;
-  for_each_query(part, qkv_columns(shape), [&](int i, std::size_t element) {
+  for_each_query(part, heads, qkv_columns(shape), [&](int i, std::size_t element) {
     scale(qkv + element, shape.head_dim, factor, tiles.query + static_cast<std::size_t>(i) * tiles.stride);
   });
   isa >= Isa::kAvx512 ? attend_avx512(tiles) : attend_avx2(tiles);
-  for_each_query(part, shape.heads * shape.head_dim, [&](int i, std::size_t element) {
+  for_each_query(part, heads, shape.heads * shape.head_dim, [&](int i, std::size_t element) {
     float* sums = tiles.sums + static_cast<std::size_t>(i) * tiles.stride;
     std::byte* to = out + element * size_of(out_dtype);
     const float share = 1.0f / tiles.softmax[i].sum;
@@ -157,6 +165,38 @@ void attend(const AttentionPart& part, const float* qkv, std::byte* out, DType o
       convert(sums, shape.head_dim, to, out_dtype);
     }
   });
+}
+
+}  // namespace
+
+void store_keys_values(const AttentionPart& part, int kv_head, const float* qkv) {
+  const AttentionShape& shape = *part.shape;
+  for (int row = part.row; row < part.row + part.rows; ++row) {
+    const float* key = first_key(part, kv_head, qkv) + static_cast<std::size_t>(row) * qkv_columns(shape);
+    with_element(part.cache->dtype, [&]<class T>(T) {
+      store_one<T>(part, kv_head, part.sequence->start + row, key, key + shape.kv_heads * shape.head_dim);
+    });
+  }
+}
+
+void store_keys_values(const AttentionPart& part, const float* qkv) {
+  for (int head = part.kv_head; head < part.kv_head + part.kv_heads; ++head) store_keys_values(part, head, qkv);
+}
+
+bool sees_own_rows(const AttentionShape& shape, const SequenceRows& sequence, const KvCacheView& cache) {
+  return !shape.causal && sequence.start == 0 && cache.dtype == DType::kF32;
+}
+
+void attend(const AttentionPart& part, const float* qkv, std::byte* out, DType out_dtype, AttentionScratch& scratch,
+            Isa isa) {
+  find_seen(part, scratch.seen);
+  if (goes_by_blocks(part)) {
+    return attend_heads(part, {part.kv_head, part.kv_heads}, /*blocks=*/true, qkv, out, out_dtype, scratch, isa);
+  }
+  for (int head = part.kv_head; head < part.kv_head + part.kv_heads; ++head) {
+    if (part.own_rows == OwnRows::kToCache) store_keys_values(part, head, qkv);
+    attend_heads(part, {head, 1}, /*blocks=*/false, qkv, out, out_dtype, scratch, isa);
+  }
 }
 
 }  // namespace computron::kernels

@@ -1,4 +1,4 @@
-#include "kernels/cpu/attention_tiles_impl.h"
+#include "kernels/cpu/attention_ways_impl.h"
 #include "kernels/cpu/simd.h"
 
 namespace computron::kernels {

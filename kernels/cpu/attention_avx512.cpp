@@ -1,5 +1,5 @@
 // Compiled with AVX-512; nothing here runs unless usable_isa() says so.
-#include "kernels/cpu/attention_tiles_impl.h"
+#include "kernels/cpu/attention_ways_impl.h"
 #include "kernels/cpu/simd512.h"
 
 namespace computron::kernels {

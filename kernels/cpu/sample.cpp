@@ -26,17 +26,31 @@ void for_each_vector(const float* x, int n, float filler, Body&& body) {
   body(load(lanes));
 }
 
-float largest(const float* x, int n) {
-  F8 result = splat(-kInfinity);
-  for_each_vector(x, n, -kInfinity, [&](F8 v) { result = max(v, result); });
-  return max_lanes(result);
-}
+struct Extent {
+  float largest;
+  bool finite;  // all of them
+};
 
-// x - x is zero for numbers only.
-bool all_finite(const float* x, int n) {
-  F8 sum = splat(0);
-  for_each_vector(x, n, 0, [&](F8 v) { sum = add(sum, sub(v, v)); });
-  return sum_lanes(sum) == 0;
+// In four chains each, since one waits for every vector. x - x is zero for numbers only.
+Extent extent_of(const float* x, int n) {
+  constexpr int kChains = 4;
+  F8 largest[kChains], sums[kChains];
+  std::fill_n(largest, kChains, splat(-kInfinity));
+  std::fill_n(sums, kChains, splat(0));
+  const auto take = [&](int chain, F8 v) {
+    largest[chain] = max(v, largest[chain]);
+    sums[chain] = add(sums[chain], sub(v, v));
+  };
+  int i = 0;
+  for (; i + kChains * kLanes <= n; i += kChains * kLanes) {
+    for (int chain = 0; chain < kChains; ++chain) take(chain, load(x + i + chain * kLanes));
+  }
+  if (i < n) for_each_vector(x + i, n - i, x[i], [&](F8 v) { take(0, v); });
+  for (int chain = 1; chain < kChains; ++chain) {
+    largest[0] = max(largest[chain], largest[0]);
+    sums[0] = add(sums[0], sums[chain]);
+  }
+  return {max_lanes(largest[0]), sum_lanes(sums[0]) == 0};
 }
 
 double sum_exp(const float* x, int n, float max) {
@@ -81,9 +95,10 @@ void keep_best(const float* x, int n, TokenId first_token, int top, TopLogits& t
 
 TopLogits top_k_log_sum_exp(const float* logits, int columns, TokenId first_token, int top, TokenId target) {
   TopLogits top_logits{};
-  top_logits.max = largest(logits, columns);
-  top_logits.sum_exp = sum_exp(logits, columns, top_logits.max);
-  top_logits.finite = all_finite(logits, columns);
+  const auto [max, finite] = extent_of(logits, columns);
+  top_logits.max = max;
+  top_logits.finite = finite;
+  top_logits.sum_exp = sum_exp(logits, columns, max);
   keep_best(logits, columns, first_token, std::clamp(top, 1, TopLogits::kTop), top_logits);
   if (target >= first_token && target < first_token + columns) {
     top_logits.target_logit = logits[target - first_token];
@@ -243,7 +258,7 @@ SliceSample sample(const float* logits, int columns, TokenId first_token, const 
   const F8 temperature = splat(row.temperature > 0 ? row.temperature : 1);
   map_lanes(
       columns, scaled, [temperature](F8 x) { return div(x, temperature); }, scaled);
-  out.max = largest(scaled, columns);
+  out.max = extent_of(scaled, columns).largest;
   if (out.max == -kInfinity && !row.allowed.empty()) return out;  // not one is allowed here
   out.sum_exp = sum_exp(scaled, columns, out.max);
   if (row.truncates()) {

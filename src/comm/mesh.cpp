@@ -50,6 +50,8 @@ Mesh::Mesh(std::span<const MeshShape> shapes, Communicator job)
       t(shape.t_of(rank)),
       job(std::move(job)),
       group(this->job.split(group_index, rank)),
-      tensor(group.split(stage, t)) {}
+      tensor(group.split(stage, t)) {
+  this->job.leave_to_finalize();  // at the end of a job a rank may be telling rank 0 of a signal
+}
 
 }  // namespace computron

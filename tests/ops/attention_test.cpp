@@ -175,22 +175,27 @@ std::vector<Case> gpu_cases() {
 }
 
 std::vector<Case> cpu_cases() {
-  return {{shape_of(4, 4, 64)},
-          {shape_of(4, 2, 20), 16, DType::kBF16},
-          {shape_of(6, 2, 80), 32},
-          {shape_of(8, 1, 64), 8, DType::kBF16},
-          {shape_of(2, 2, 64, /*causal=*/false)},
-          {shape_of(4, 4, 20, /*causal=*/true, /*window=*/37)},
-          {shape_of(3, 3, 128, /*causal=*/true, /*window=*/1), 64},
-          {shape_of(4, 4, 64, /*causal=*/false, /*window=*/65)},
-          {shape_of(4, 2, 20, /*causal=*/false, /*window=*/9), 16, DType::kBF16},
-          {shape_of(2, 2, 64, /*causal=*/false, /*window=*/1)},
-          {shape_of(4, 2, 20, /*causal=*/true, /*window=*/0, /*soft_cap=*/2.5f)},
-          {shape_of(2, 1, 64, /*causal=*/true, /*window=*/50, /*soft_cap=*/50), 16, DType::kBF16},
-          {shape_of(5, 1, 9), 24},
-          {shape_of(6, 2, 20), 16, DType::kF32, {-3, 0, 2, 9, 40, 1}},  // below and above all scores
-          {shape_of(4, 2, 20, /*causal=*/true, /*window=*/0, /*soft_cap=*/2.5f), 16, DType::kF32, {-3, 0, 2, 1}},
-          {shape_of(4, 2, 64, /*causal=*/true, /*window=*/30), 16, DType::kBF16, {0, 3, -50, 12}}};
+  return {
+      {shape_of(4, 4, 64)},
+      {shape_of(4, 2, 20), 16, DType::kBF16},
+      {shape_of(6, 2, 80), 32},
+      {shape_of(8, 1, 64), 8, DType::kBF16},
+      {shape_of(2, 2, 64, /*causal=*/false)},
+      {shape_of(4, 4, 20, /*causal=*/true, /*window=*/37)},
+      {shape_of(3, 3, 128, /*causal=*/true, /*window=*/1), 64},
+      {shape_of(4, 4, 64, /*causal=*/false, /*window=*/65)},
+      {shape_of(4, 2, 20, /*causal=*/false, /*window=*/9), 16, DType::kBF16},
+      {shape_of(2, 2, 64, /*causal=*/false, /*window=*/1)},
+      {shape_of(4, 2, 20, /*causal=*/true, /*window=*/0, /*soft_cap=*/2.5f)},
+      {shape_of(2, 1, 64, /*causal=*/true, /*window=*/50, /*soft_cap=*/50), 16, DType::kBF16},
+      {shape_of(5, 1, 9), 24},
+      {shape_of(6, 2, 20), 16, DType::kF32, {-3, 0, 2, 9, 40, 1}},  // below and above all scores
+      {shape_of(4, 2, 20, /*causal=*/true, /*window=*/0, /*soft_cap=*/2.5f), 16, DType::kF32, {-3, 0, 2, 1}},
+      {shape_of(4, 2, 64, /*causal=*/true, /*window=*/30), 16, DType::kBF16, {0, 3, -50, 12}},
+      // A step of decoding goes block by block, by seven queries and eight, but not by nine; a KV tile ends in a block.
+      {shape_of(14, 2, 32, /*causal=*/true, /*window=*/37), 48},
+      {shape_of(16, 2, 64), 16, DType::kBF16},
+      {shape_of(9, 1, 64), 32}};
 }
 std::vector<Case> cases(const Bench& bench) {
   auto all = cpu_cases();
@@ -230,10 +235,10 @@ TEST_P(AttentionTest, EveryInstructionSetMatchesWithTheSameBitsForAnyRows) {
       Floats out(static_cast<std::size_t>(kTokens) * out_columns(c.shape));
       kernels::AttentionScratch scratch;
       for (int h = 0; h < c.shape.kv_heads; ++h) {
-        kernels::store_keys_values({&c.shape, &cache.view(), &rows, 1, h, 0, kTokens}, sequence.qkv.data());
+        kernels::store_keys_values({&c.shape, &cache.view(), &rows, 1, h, 1, 0, kTokens}, sequence.qkv.data());
         for (int row = 0; row < kTokens; row += step) {
           const float* sinks = c.sinks.empty() ? nullptr : c.sinks.data();
-          kernels::attend({&c.shape, &cache.view(), &rows, 1, h, row, std::min(step, kTokens - row), -1, sinks},
+          kernels::attend({&c.shape, &cache.view(), &rows, 1, h, 1, row, std::min(step, kTokens - row), sinks},
                           sequence.qkv.data(), reinterpret_cast<std::byte*>(out.data()), DType::kF32, scratch, isa);
         }
       }
@@ -263,14 +268,14 @@ TEST(AttentionKernels, AnEncoderSeesTheSameInItsRowsAsInACache) {
         const SequenceRows rows{2, tokens, 0, cache.blocks(1)};
         Floats out(static_cast<std::size_t>(tokens + 2) * out_columns(shape));
         kernels::AttentionScratch scratch;
-        for (int h = 0; h < shape.kv_heads; ++h) {
-          if (is_stored) kernels::store_keys_values({&shape, &cache.view(), &rows, 1, h, 0, tokens}, qkv.data());
-          for (int row = 0; row < tokens; row += 64) {
-            const int next = h + 1 < shape.kv_heads ? h + 1 : -1;
-            kernels::attend(
-                {&shape, &cache.view(), &rows, 1, h, row, std::min(64, tokens - row), next, nullptr, is_stored},
-                qkv.data(), reinterpret_cast<std::byte*>(out.data()), DType::kF32, scratch, isa);
+        for (int row = 0; row < tokens; row += 64) {
+          const auto own_rows = is_stored ? kernels::OwnRows::kInCache : kernels::OwnRows::kNotInCache;
+          if (is_stored && row == 0) {
+            kernels::store_keys_values({&shape, &cache.view(), &rows, 1, 0, shape.kv_heads, 0, tokens}, qkv.data());
           }
+          kernels::attend(
+              {&shape, &cache.view(), &rows, 1, 0, shape.kv_heads, row, std::min(64, tokens - row), nullptr, own_rows},
+              qkv.data(), reinterpret_cast<std::byte*>(out.data()), DType::kF32, scratch, isa);
         }
         return out;
       };

@@ -87,6 +87,19 @@ TEST_F(GemmTasks, FollowThePanelsWhileTheyCome) {
   EXPECT_TRUE(std::ranges::is_sorted(tasks, {}, &GemmTask::panel));
 }
 
+// Weights of a thread's next task have been asked for at the end of its last.
+TEST_F(GemmTasks, OfFewRowsAreDealtSoThatTurnsOfAThreadAreNeighbours) {
+  for (const int threads : {2, 3}) {
+    const std::vector<GemmTask> tasks = cut({4096, 4096, 4096}, DType::kBF16, x(8, 2048), /*there=*/true, threads);
+    ASSERT_GE(tasks.size(), 8u);
+    const auto place = [](const GemmTask& task) { return task.panel * 4096 + task.row; };
+    for (std::size_t i = threads; i < tasks.size(); ++i) {
+      const GemmTask& last = tasks[i - threads];
+      EXPECT_EQ(place(tasks[i]), place(last) + last.rows) << threads << " threads, task " << i;
+    }
+  }
+}
+
 // Expanding the weight again would cost more.
 TEST_F(GemmTasks, OfQuantisedWeightsTakeWholeCalls) {
   const WeightType int8(DType::kF32, DType::kInt8, DType::kBF16, 32);

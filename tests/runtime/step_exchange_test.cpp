@@ -135,5 +135,27 @@ TEST(StopExchange, RankThatSaysNothingIsMissed) {
   EXPECT_FALSE(listener.only_warned());
 }
 
+// `profile` runs many jobs in one process. Rank 1 is told to stop when rank 0 no longer listens: what comes late would
+// take the place of a message of the next job.
+TEST(StopExchange, LateSignalsDoNotReachTheNextJob) {
+  constexpr int kJobs = 5, kMessages = 100;
+  const Communicator world = Communicator::world();
+  if (world.size() != 2) GTEST_SKIP() << "two ranks";
+  for (int i = 0; i < kJobs; ++i) {
+    {
+      const Mesh mesh({.tp = 2, .pp = 1}, world.split(/*color=*/0, world.rank()));
+      if (mesh.rank == 1) {
+        StopTeller(mesh).poll(/*stops=*/1, /*only_warned=*/true, /*status_requests=*/0);
+      } else {
+        const StopListener listener(mesh);
+      }
+    }
+    const Mesh next({.tp = 2, .pp = 1}, world.split(/*color=*/0, world.rank()));
+    for (int message = 0; message < kMessages; ++message) {
+      EXPECT_EQ(next.job.all_reduce_max(static_cast<std::uint64_t>(world.rank())), 1);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace computron

@@ -12,6 +12,7 @@ class Alarm {
  public:
   // Collective.
   explicit Alarm(const Communicator& world);
+  ~Alarm();
   Alarm(const Alarm&) = delete;
   Alarm& operator=(const Alarm&) = delete;
 

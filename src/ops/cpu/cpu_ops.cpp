@@ -424,23 +424,19 @@ struct CpuOps::AttentionCall {
   int layer;
   const float* sinks;
   Activations out;
-  bool stored = true;
+  kernels::OwnRows own_rows = kernels::OwnRows::kInCache;
 
-  // body(part) for every head of `task`.
-  template <class Body>
-  void for_each_part(const AttentionTask& task, Body&& body) const {
-    for (int head = task.kv_head; head < task.kv_head_end; ++head) {
-      body(kernels::AttentionPart{.shape = &shape,
-                                  .cache = &cache,
-                                  .sequence = &sequences[static_cast<std::size_t>(task.sequence)],
-                                  .layer = layer,
-                                  .kv_head = head,
-                                  .row = task.row,
-                                  .rows = task.rows,
-                                  .next_kv_head = head + 1 < task.kv_head_end ? head + 1 : -1,
-                                  .sinks = sinks,
-                                  .stored = stored});
-    }
+  kernels::AttentionPart part_of(const AttentionTask& task) const {
+    return {.shape = &shape,
+            .cache = &cache,
+            .sequence = &sequences[static_cast<std::size_t>(task.sequence)],
+            .layer = layer,
+            .kv_head = task.kv_head,
+            .kv_heads = task.kv_head_end - task.kv_head,
+            .row = task.row,
+            .rows = task.rows,
+            .sinks = sinks,
+            .own_rows = own_rows};
   }
 };
 
@@ -461,26 +457,21 @@ void CpuOps::attention(Stream& stream, const AttentionShape& shape, Activations 
 // Where every sequence is in one task a head (decoding), the task that attends stores what only it reads, and one
 // parallel_for is enough. An encoder stores nothing.
 void CpuOps::run_attention(CpuContext& context, AttentionCall call) {
+  using kernels::OwnRows;
   reserve_workspaces(context.threads());
-  call.stored = !std::ranges::all_of(call.sequences, [&](const SequenceRows& sequence) {
+  const bool stored = !std::ranges::all_of(call.sequences, [&](const SequenceRows& sequence) {
     return kernels::sees_own_rows(call.shape, sequence, call.cache);
   });
   const bool in_one_task = cut_attention(call.shape, call.sequences, context.threads(), attention_tasks_);
-  const bool store_while_attending = call.stored && in_one_task;
+  call.own_rows = !stored ? OwnRows::kNotInCache : in_one_task ? OwnRows::kToCache : OwnRows::kInCache;
   const int items = static_cast<int>(attention_tasks_.size());
+  const auto part_of = [&](int item) { return call.part_of(attention_tasks_[static_cast<std::size_t>(item)]); };
   const float* qkv = f32_row(call.qkv, 0);
-  using Part = kernels::AttentionPart;
-  if (call.stored && !in_one_task) {
-    context.parallel_for(items, [&](int, int item) {
-      call.for_each_part(attention_tasks_[static_cast<std::size_t>(item)],
-                         [&](const Part& part) { kernels::store_keys_values(part, qkv); });
-    });
+  if (call.own_rows == OwnRows::kInCache) {
+    context.parallel_for(items, [&](int, int item) { kernels::store_keys_values(part_of(item), qkv); });
   }
   context.parallel_for(items, [&](int thread, int item) {
-    call.for_each_part(attention_tasks_[static_cast<std::size_t>(item)], [&](const Part& part) {
-      if (store_while_attending) kernels::store_keys_values(part, qkv);
-      kernels::attend(part, qkv, call.out.data, call.out.dtype, workspace(thread).attention);
-    });
+    kernels::attend(part_of(item), qkv, call.out.data, call.out.dtype, workspace(thread).attention);
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/pack.h"
@@ -36,6 +37,20 @@ void add_tasks(std::span<const WeightPanel> panels, int step, int x_row, int x_r
   }
 }
 
+// Deals tasks whose weights follow each other into an order in which threads that take turns get neighbours one after the
+// other: at the end of a task its kernel has asked memory for what lies behind it.
+void deal(int threads, std::vector<GemmTask>& tasks) {
+  const std::vector<GemmTask> in_order = std::move(tasks);
+  const auto count = in_order.size(), hands = static_cast<std::size_t>(threads);
+  const std::size_t each = count / hands, with_one_more = count % hands;
+  tasks.clear();
+  for (std::size_t turn = 0; tasks.size() < count; ++turn) {
+    for (std::size_t hand = 0; hand < (turn < each ? hands : with_one_more); ++hand) {
+      tasks.push_back(in_order[hand * each + std::min(hand, with_one_more) + turn]);
+    }
+  }
+}
+
 // How many rows of x a task takes, if not all. A quantised weight is not expanded more often than it must be.
 int rows_that_stay(const Activations& x, bool quantised) {
   const std::size_t row_bytes = x.columns * size_of(x.dtype);
@@ -54,6 +69,7 @@ void cut_gemm(const Weight& weight, bool there, const Activations& x, int thread
   for (int m = 0; m < x.rows; m += x_rows) {
     add_tasks(weight.panels, blocks * kRowBlock, m, std::min(x_rows, x.rows - m), tasks);
   }
+  if (there && parts == 1) deal(threads, tasks);
 }
 
 int gemm_width(int rows, int x_rows) {
