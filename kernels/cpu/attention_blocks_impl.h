@@ -1,5 +1,5 @@
-// Attention of a few queries of each head (decoding): bound by memory, so keys and values are read once, where they lie
-// and in the order in which they lie.
+// Attention of a few queries of each head (decoding): bound by memory, so keys and values are read once and where they
+// lie, those of neighbouring heads one after the other.
 #pragma once
 
 #include "kernels/cpu/attention_steps_impl.h"

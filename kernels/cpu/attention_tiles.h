@@ -17,10 +17,10 @@ inline constexpr int kMaxLanes = 16;  // of any Lanes
 // The arguments of the inner part; its arrays are memory of AttentionScratch.
 struct AttentionTiles {
   const AttentionPart* part;
-  int kv_head, heads;  // of the part: [kv_head, kv_head + heads)
-  bool blocks;         // the way of few queries; else heads is 1
-  int queries;  // a head: rows × group; query i of the head'th is row i / group, head i % group of those that share it
-  int stride;   // of a query and of values: head_dim rounded up to kMaxLanes
+  int kv_head, heads;     // of the part: [kv_head, kv_head + heads)
+  bool blocks;            // the way of few queries; else heads is 1
+  int queries;            // a head: rows × group; under each key/value head, query i is of row i / group
+  int stride;             // of a query and of values: head_dim rounded up to kMaxLanes
   const float* qkv;       // as attend() got it
   const float* own_keys;  // of the sequence's first row, others `own_columns` apart, values behind all heads' keys; or
   int own_columns;        // null: keys and values are taken from the cache

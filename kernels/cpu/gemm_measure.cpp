@@ -8,7 +8,6 @@
 #include <ctime>
 #include <iterator>
 #include <memory>
-#include <utility>
 
 #include "computron/base/error.h"
 #include "computron/base/time.h"
@@ -19,8 +18,8 @@ namespace {
 
 // Defaults first, as PanelBlocking has them.
 constexpr int kAheadBytes[] = {256, 128, 512, 1024, 4096};
-constexpr int kSliceBytes[] = {32 << 10, 128 << 10, 512 << 10};
-constexpr int kAgainBytes[] = {4 << 10, 16 << 10};
+constexpr int kSliceBytes[] = {64 << 10, 32 << 10, 128 << 10};
+constexpr int kAgainBytes[] = {8 << 10, 4 << 10, 16 << 10};
 constexpr int kCodesAheadBytes[] = {3072, 1024, 2048, 4096, 6144};
 static_assert(PanelBlocking{kAheadBytes[0], kSliceBytes[0], kAgainBytes[0], kCodesAheadBytes[0]} == PanelBlocking{});
 
@@ -69,8 +68,8 @@ Choices alternatives(const WeightType& type, const GemmChoice& to, Stage stage) 
                    kAgainBytes);
 }
 
-// Weights that go by in turns, so that none is in a cache when its turn comes. Every other piece is skipped, as when
-// threads take turns, so that no earlier piece has asked for this one's first slice; those that were skipped are next.
+// Weights that go by in turns, so that none is in a cache when its turn comes. Each piece lies behind the last, as a
+// thread's tasks do.
 class Bench {
  public:
   explicit Bench(const WeightType& type) : type_(type), weights_(allocate()) {
@@ -127,16 +126,19 @@ class Bench {
     return medians;
   }
 
+  // A first piece, which asks for what the next one needs as this choice does, does not count.
   double run_s(const GemmChoice& choice, const std::vector<int>& all_rows) {
-    const std::size_t piece = packed_bytes(kColumns, kDepth, type_), step = round_up(piece, std::size_t{64});
+    run_piece(choice, all_rows.front());
     const double begin_s = thread_s();
-    for (const int rows : all_rows) {
-      if (next_ + piece > kBytes) next_ = std::exchange(first_, step - first_);
-      gemm_.take_rows(type_, reinterpret_cast<const std::byte*>(x_.data()), rows, kDepth);
-      gemm_.run(choice, weights_.get() + next_, kColumns, tile_.data());
-      next_ += 2 * step;
-    }
+    for (const int rows : all_rows) run_piece(choice, rows);
     return thread_s() - begin_s;
+  }
+  void run_piece(const GemmChoice& choice, int rows) {
+    const std::size_t piece = packed_bytes(kColumns, kDepth, type_);
+    if (next_ + piece > kBytes) next_ = 0;
+    gemm_.take_rows(type_, reinterpret_cast<const std::byte*>(x_.data()), rows, kDepth);
+    gemm_.run(choice, weights_.get() + next_, kColumns, tile_.data());
+    next_ += round_up(piece, std::size_t{64});
   }
   // Time in which the processor works for others does not count.
   static double thread_s() {
@@ -147,7 +149,7 @@ class Bench {
 
   WeightType type_;
   Memory weights_;
-  std::size_t next_ = 0, first_ = 0;  // pieces' places: of the next, and of the first when all have been visited
+  std::size_t next_ = 0;  // place of a piece
   std::vector<std::uint32_t> x_;
   std::vector<float> tile_ = std::vector<float>(static_cast<std::size_t>(kMostRows) * kColumns);
   Gemm gemm_;

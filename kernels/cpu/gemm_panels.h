@@ -24,8 +24,8 @@ struct PanelBlocking {
   static constexpr int kShortSlice = 64, kMostSlice = 512, kManyRows = 32;
 
   int ahead_bytes = 256;         // of a single group
-  int slice_bytes = 32 << 10;    // of several groups of fewer rows: in the second cache; whole steps
-  int again_bytes = 4 << 10;     // of several groups
+  int slice_bytes = 64 << 10;    // of several groups of fewer rows: in the second cache; whole steps
+  int again_bytes = 8 << 10;     // of several groups
   int codes_ahead_bytes = 3072;  // of codes that gemm_codes and gemm_integers multiply
 
   bool operator==(const PanelBlocking&) const = default;

@@ -31,7 +31,7 @@ struct Extent {
   bool finite;  // all of them
 };
 
-// In four chains each, since one waits for every vector. x - x is zero for numbers only.
+// In four chains each, since one chain waits for each addition. x - x is zero for numbers only.
 Extent extent_of(const float* x, int n) {
   constexpr int kChains = 4;
   F8 largest[kChains], sums[kChains];

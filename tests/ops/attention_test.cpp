@@ -223,31 +223,34 @@ TEST_P(AttentionTest, MatchesDoubleLoop) {
   }
 }
 
-// Every instruction set that this processor has, chosen or not: many rows at once and one by one.
-TEST_P(AttentionTest, EveryInstructionSetMatchesWithTheSameBitsForAnyRows) {
+// Every instruction set that this processor has, chosen or not: many rows at once and one by one, of one head and of
+// all.
+TEST_P(AttentionTest, EveryInstructionSetMatchesWithTheSameBitsForAnyRowsAndHeads) {
   if (!bench_.traits().host_memory) GTEST_SKIP() << "of the CPU's kernels";
   constexpr int kTokens = 150;
   for (const Case& c : cases(bench_)) {
     const Cache cache(bench_, c, 160);
     const auto sequence = random_sequence(c.shape, kTokens, 1);
     const SequenceRows rows = {0, kTokens, 0, cache.blocks(0)};
-    const auto attend_as = [&](kernels::Isa isa, int step) {
+    const int all_heads = c.shape.kv_heads;
+    kernels::store_keys_values({&c.shape, &cache.view(), &rows, 1, 0, all_heads, 0, kTokens}, sequence.qkv.data());
+    const auto attend_as = [&](kernels::Isa isa, int step, int heads) {
       Floats out(static_cast<std::size_t>(kTokens) * out_columns(c.shape));
       kernels::AttentionScratch scratch;
-      for (int h = 0; h < c.shape.kv_heads; ++h) {
-        kernels::store_keys_values({&c.shape, &cache.view(), &rows, 1, h, 1, 0, kTokens}, sequence.qkv.data());
+      const float* sinks = c.sinks.empty() ? nullptr : c.sinks.data();
+      for (int h = 0; h < all_heads; h += heads) {
         for (int row = 0; row < kTokens; row += step) {
-          const float* sinks = c.sinks.empty() ? nullptr : c.sinks.data();
-          kernels::attend({&c.shape, &cache.view(), &rows, 1, h, 1, row, std::min(step, kTokens - row), sinks},
+          kernels::attend({&c.shape, &cache.view(), &rows, 1, h, heads, row, std::min(step, kTokens - row), sinks},
                           sequence.qkv.data(), reinterpret_cast<std::byte*>(out.data()), DType::kF32, scratch, isa);
         }
       }
       return out;
     };
     for (const kernels::Isa isa : {kernels::Isa::kAvx2, kernels::usable_isa()}) {
-      const auto all = attend_as(isa, kTokens);
+      const auto all = attend_as(isa, kTokens, 1);
       expect_close(all, reference(c, sequence), 4e-6, describe(c));
-      for (const int step : {1, 5}) expect_same(attend_as(isa, step), all, describe(c));
+      for (const int step : {1, 2, 5}) expect_same(attend_as(isa, step, all_heads), all, describe(c));
+      expect_same(attend_as(isa, 1, 1), all, describe(c));
     }
   }
 }

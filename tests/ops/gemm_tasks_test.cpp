@@ -89,7 +89,7 @@ TEST_F(GemmTasks, FollowThePanelsWhileTheyCome) {
 
 // Weights of a thread's next task have been asked for at the end of its last.
 TEST_F(GemmTasks, OfFewRowsAreDealtSoThatTurnsOfAThreadAreNeighbours) {
-  for (const int threads : {2, 3}) {
+  for (const int threads : {2, 3, 5}) {
     const std::vector<GemmTask> tasks = cut({4096, 4096, 4096}, DType::kBF16, x(8, 2048), /*there=*/true, threads);
     ASSERT_GE(tasks.size(), 8u);
     const auto place = [](const GemmTask& task) { return task.panel * 4096 + task.row; };

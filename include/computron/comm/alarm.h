@@ -24,7 +24,7 @@ class Alarm {
   bool heard_within(double limit_s);
 
  private:
-  Communicator world_;  // its own, so that receives which nobody answers end with it
+  Communicator world_;  // its own, so that a word that comes late meets no other receive
   std::vector<char> words_;
   std::vector<MessageRequest> receives_;
   bool heard_ = false;

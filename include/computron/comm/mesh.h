@@ -41,8 +41,8 @@ struct RankGroup {
 // Groups of these shapes over the ranks 0, 1, ... of a job, one behind the other.
 std::vector<RankGroup> consecutive_groups(std::span<const MeshShape> shapes);
 
-// This rank's place. Owns the communicators (`job` is left to MPI_Finalize); collective to make, over all ranks of `job`.
-// ConfigError when the groups have not as many ranks as the job.
+// This rank's place. Owns the communicators (`job` is left to MPI_Finalize); collective to make, over all ranks of
+// `job`. ConfigError when the groups have not as many ranks as the job.
 struct Mesh {
   Mesh(MeshShape shape, Communicator job);  // of one group
   Mesh(std::span<const MeshShape> shapes, Communicator job);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <utility>
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/pack.h"
@@ -37,10 +36,11 @@ void add_tasks(std::span<const WeightPanel> panels, int step, int x_row, int x_r
   }
 }
 
-// Deals tasks whose weights follow each other into an order in which threads that take turns get neighbours one after the
-// other: at the end of a task its kernel has asked memory for what lies behind it.
+// Deals tasks whose weights follow each other into an order in which threads that take turns get neighbours one after
+// the other: at the end of a task its kernel has asked memory for what lies behind it.
 void deal(int threads, std::vector<GemmTask>& tasks) {
-  const std::vector<GemmTask> in_order = std::move(tasks);
+  if (threads == 1) return;
+  const std::vector<GemmTask> in_order = tasks;
   const auto count = in_order.size(), hands = static_cast<std::size_t>(threads);
   const std::size_t each = count / hands, with_one_more = count % hands;
   tasks.clear();
