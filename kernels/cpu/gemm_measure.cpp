@@ -50,7 +50,7 @@ std::vector<int> rows_of(Stage stage) {
 }
 
 Choices alternatives(const WeightType& type, const GemmChoice& to, Stage stage) {
-  const Choices given = {to};
+  Choices given = {to};
   if (stage == Stage::kKernel) {
     Choices kernels;
     for (const GemmKernel kernel : gemm_kernels(type)) kernels.push_back({kernel, to.blocking});
