@@ -40,15 +40,14 @@ void add_tasks(std::span<const WeightPanel> panels, int step, int x_row, int x_r
 // the other: at the end of a task its kernel has asked memory for what lies behind it.
 void deal(int threads, std::vector<GemmTask>& tasks) {
   if (threads == 1) return;
-  const std::vector<GemmTask> in_order = tasks;
-  const auto count = in_order.size(), hands = static_cast<std::size_t>(threads);
+  const auto count = tasks.size(), hands = static_cast<std::size_t>(threads);
   const std::size_t each = count / hands, with_one_more = count % hands;
-  tasks.clear();
-  for (std::size_t turn = 0; tasks.size() < count; ++turn) {
+  for (std::size_t turn = 0; tasks.size() < 2 * count; ++turn) {
     for (std::size_t hand = 0; hand < (turn < each ? hands : with_one_more); ++hand) {
-      tasks.push_back(in_order[hand * each + std::min(hand, with_one_more) + turn]);
+      tasks.push_back(tasks[hand * each + std::min(hand, with_one_more) + turn]);
     }
   }
+  tasks.erase(tasks.begin(), tasks.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
 // How many rows of x a task takes, if not all. A quantised weight is not expanded more often than it must be.
