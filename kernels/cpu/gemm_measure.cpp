@@ -17,9 +17,9 @@ namespace computron::kernels {
 namespace {
 
 // Defaults first, as PanelBlocking has them.
-constexpr int kAheadBytes[] = {256, 128, 512, 1024, 4096};
+constexpr int kAheadBytes[] = {2 << 10, 256, 1 << 10, 4 << 10, 16 << 10};
 constexpr int kSliceBytes[] = {64 << 10, 32 << 10, 128 << 10};
-constexpr int kAgainBytes[] = {8 << 10, 4 << 10, 16 << 10};
+constexpr int kAgainBytes[] = {0, 8 << 10};
 constexpr int kCodesAheadBytes[] = {3072, 1024, 2048, 4096, 6144};
 static_assert(PanelBlocking{kAheadBytes[0], kSliceBytes[0], kAgainBytes[0], kCodesAheadBytes[0]} == PanelBlocking{});
 

@@ -23,9 +23,9 @@ struct PanelBlocking {
   // that is more.
   static constexpr int kShortSlice = 64, kMostSlice = 512, kManyRows = 32;
 
-  int ahead_bytes = 256;         // of a single group
+  int ahead_bytes = 2 << 10;     // of a single group
   int slice_bytes = 64 << 10;    // of several groups of fewer rows: in the second cache; whole steps
-  int again_bytes = 8 << 10;     // of several groups
+  int again_bytes = 0;           // of several groups; 0: not again
   int codes_ahead_bytes = 3072;  // of codes that gemm_codes and gemm_integers multiply
 
   bool operator==(const PanelBlocking&) const = default;
@@ -44,6 +44,12 @@ struct PanelResult {
   const float* bias;  // of_sums: [columns], or null
 };
 
+// Groups of rows of x as a kernel of this file meets them, which the first of several calls makes for those after it.
+struct GroupedRows {
+  std::byte* memory;  // as much as x takes; null where gemm_input_dtype is the weight's type
+  bool made = false;
+};
+
 // tile[m, n] = Σ_k x[m, k] weight[n, k], n < columns. x: [rows, depth] of gemm_input_dtype, depth padded as packed;
 // weight: `columns` rows (a multiple of 64) packed; tile: [rows, columns].
 struct PanelCall {
@@ -56,6 +62,7 @@ struct PanelCall {
   PanelBlocking blocking;
   const Expansion* expansion = nullptr;  // of a weight that is expanded
   const PanelResult* result = nullptr;   // if any; the kernels of this file alone know it
+  GroupedRows* grouped = nullptr;        // of x; for the kernels of this file, of several rows
 
   // Bytes of 64 rows of the weight; `plain`: as packed when it is not quantised.
   std::size_t block_bytes(std::size_t plain) const {

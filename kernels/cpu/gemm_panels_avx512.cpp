@@ -16,6 +16,11 @@ struct GemmLanes16 {
   static void store(float* p, V x) { _mm512_storeu_ps(p, x); }
   static V splat(float x) { return _mm512_set1_ps(x); }
   static V multiply_add(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
+  // GCC 12 loads an element that several products use into a register.
+  static V multiply_add_at(const float* x, V w, V sum) {
+    asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*x));
+    return sum;
+  }
 };
 
 struct F32Format : GemmLanes16 {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <utility>
 
 #include "computron/base/vectors.h"
 #include "kernels/cpu/gemm_panels.h"
@@ -11,9 +13,10 @@ namespace computron::kernels {
 namespace {
 
 // Format: V, kCount lanes; Unit, what a column has for one step: an element, or a pair that follow each other in k;
-// kDepth, k of a step; kParts that are multiplied one after the other; Row, the part of x that meets one of them;
-// load<part>(Unit*) of a weight; splat(Row); multiply_add(x, w, sum); zero, load_sum, add, store of sums; kSums:
-// vectors of them that registers hold beside weights and a row; kMaxGroup: rows that meet a weight together.
+// kDepth, k of a step; kParts that are multiplied one after the other; Row, the part of x that meets one of them, of
+// four bytes; load<part>(Unit*) of a weight; splat(Row); multiply_add(x, w, sum), and multiply_add_at(Row*, w, sum) if
+// one instruction takes x from memory to all lanes; zero, load_sum, add, store of sums; kSums: vectors of them that
+// registers hold beside weights and a row; kMaxGroup: rows that meet a weight together.
 template <class Format>
 class PanelGemm {
   using V = typename Format::V;
@@ -25,20 +28,22 @@ class PanelGemm {
   static constexpr int kLine = 64;
   static constexpr std::size_t kUnitBytes = kRowBlock * sizeof(Unit);
   static constexpr int kUnitLines = kUnitBytes / kLine;
+  static constexpr bool kTakesRowsFromMemory = requires(const Row* x, typename Format::W w, V sum) {
+    Format::multiply_add_at(x, w, sum);
+  };
+  static_assert(sizeof(Row) == sizeof(float));
 
  public:
   explicit PanelGemm(const PanelCall& call)
       : call_(call),
         steps_(call.depth / Format::kDepth),
         row_stride_(static_cast<std::size_t>(steps_) * Format::kParts),
-        passes_(count_passes()) {}
+        passes_(count_passes()),
+        x_(grouped_rows()) {}
 
   void run() const {
-    const bool once = passes_ == 1 && call_.expansion == nullptr;
-    const std::byte* block = call_.weight;
-    for (int n = 0; n < call_.columns; n += kRowBlock, block += call_.block_bytes(steps_ * kUnitBytes)) {
-      once ? run_once(block, call_.tile + n) : run_slices(block, call_.tile + n);
-    }
+    if (call_.expansion != nullptr) return each_block([&](auto... block) { run_expanded(block...); });
+    passes_ == 1 ? each_block([&](auto... block) { run_once(block...); }) : run_slices();
   }
 
  private:
@@ -83,6 +88,58 @@ class PanelGemm {
     return passes;
   }
 
+  // So many rows are multiplied half from memory, and lie element by element side by side: what a step meets is one
+  // piece, where rows of x may be so far apart that they share few lines of the first cache.
+  static constexpr bool side_by_side(int rows) { return kTakesRowsFromMemory && vectors_beside(rows) < kBlockVectors; }
+
+  // x; where the first of its groups is to lie side by side, a copy in which all that are to do so.
+  const Row* grouped_rows() const {
+    const auto* x = reinterpret_cast<const Row*>(call_.x);
+    if (!side_by_side(rows_of_group(0))) return x;
+    auto* grouped = reinterpret_cast<Row*>(call_.grouped->memory);
+    if (std::exchange(call_.grouped->made, true)) return grouped;
+    for (int m = 0, group; m < call_.rows; m += group) {
+      group = rows_of_group(m);
+      put_group(x + m * row_stride_, group, grouped + m * row_stride_);
+    }
+    return grouped;
+  }
+
+  void put_group(const Row* rows, int group, Row* to) const {
+    if (!side_by_side(group)) {
+      std::memcpy(to, rows, group * row_stride_ * sizeof(Row));
+      return;
+    }
+    int row = 0;
+    for (; row + 4 <= group; row += 4) put_four(rows + row * row_stride_, to + row, group);
+    for (; row < group; ++row) {
+      for (std::size_t k = 0; k < row_stride_; ++k) to[k * group + row] = rows[row * row_stride_ + k];
+    }
+  }
+  // Four rows, which hold a multiple of four elements, of a group.
+  void put_four(const Row* rows, Row* to, int group) const {
+    const auto* from = reinterpret_cast<const float*>(rows);
+    for (std::size_t k = 0; k < row_stride_; k += 4) {
+      const __m128 a = _mm_loadu_ps(from + k), b = _mm_loadu_ps(from + row_stride_ + k);
+      const __m128 c = _mm_loadu_ps(from + 2 * row_stride_ + k), d = _mm_loadu_ps(from + 3 * row_stride_ + k);
+      const __m128 ab = _mm_unpacklo_ps(a, b), cd = _mm_unpacklo_ps(c, d);
+      const __m128 ab_up = _mm_unpackhi_ps(a, b), cd_up = _mm_unpackhi_ps(c, d);
+      auto* out = reinterpret_cast<float*>(to + k * group);
+      _mm_storeu_ps(out, _mm_movelh_ps(ab, cd));
+      _mm_storeu_ps(out + group, _mm_movehl_ps(cd, ab));
+      _mm_storeu_ps(out + 2 * group, _mm_movelh_ps(ab_up, cd_up));
+      _mm_storeu_ps(out + 3 * group, _mm_movehl_ps(cd_up, ab_up));
+    }
+  }
+
+  // From what a group meets in one step to what it meets in the next, and of one of its rows.
+  template <int kRows>
+  static constexpr int kStepRows = Format::kParts*(side_by_side(kRows) ? kRows : 1);
+  template <int kRows>
+  const Row* element_of(const Row* x, int m) const {
+    return x + (side_by_side(kRows) ? static_cast<std::size_t>(m) : m * row_stride_);
+  }
+
   void run_once(const std::byte* block, float* tile) const {
     Ahead ahead{reinterpret_cast<const char*>(block) + call_.blocking.ahead_bytes, kUnitBytes};
     run_groups<kUnitLines, /*kAgain=*/false>(slice_at(block, 0, steps_, tile), ahead);
@@ -98,28 +155,53 @@ class PanelGemm {
                                                       : usual;
   }
 
-  // While the passes over a slice use it each asks for its part of the next, so that memory is read all the time. The
-  // processor drops some of these: the first pass asks again.
-  void run_slices(const std::byte* block, float* tile) const {
+  template <class F>
+  void each_block(const F& with) const {
+    const std::byte* block = call_.weight;
+    for (int n = 0; n < call_.columns; n += kRowBlock, block += call_.block_bytes(steps_ * kUnitBytes)) {
+      with(block, call_.tile + n);
+    }
+  }
+
+  // All blocks meet a slice of x while the first cache holds it. While the passes over a slice of a block use it each
+  // asks for its part of the next, so that memory is read all the time. The processor may drop some of these: the first
+  // pass can ask again.
+  void run_slices() const {
     const int most = most_steps();
+    const std::size_t block_bytes = steps_ * kUnitBytes;
     for (int k = 0, count; k < steps_; k += count) {
       count = steps_ - k < most ? steps_ - k : most;
-      if (call_.expansion != nullptr) {
-        run_expanded(block, k, count, tile);
-        continue;
+      const std::byte* units = call_.weight + k * kUnitBytes;
+      for (int n = 0; n < call_.columns; n += kRowBlock, units += block_bytes) {
+        const bool last_block = n + kRowBlock == call_.columns, last_slice = k + count == steps_;
+        // Behind the last slice of all lies another task's weight, which the same thread often takes next.
+        const std::byte* next = !last_block  ? units + block_bytes
+                                : last_slice ? units + count * kUnitBytes
+                                             : call_.weight + (k + count) * kUnitBytes;
+        run_slice(slice_at(units, k, count, call_.tile + n),
+                  {reinterpret_cast<const char*>(next), kUnitBytes / passes_});
       }
-      const std::byte* units = block + k * kUnitBytes;
-      Ahead ahead{reinterpret_cast<const char*>(units) + count * kUnitBytes, kUnitBytes / passes_};
-      const auto slice = slice_at(units, k, count, tile);
-      ahead.stride > kLine ? run_groups<2, true>(slice, ahead) : run_groups<1, true>(slice, ahead);
+    }
+  }
+
+  void run_slice(const Slice& slice, Ahead ahead) const {
+    const bool again = call_.blocking.again_bytes != 0;
+    if (ahead.stride > kLine) {
+      again ? run_groups<2, true>(slice, ahead) : run_groups<2, false>(slice, ahead);
+    } else {
+      again ? run_groups<1, true>(slice, ahead) : run_groups<1, false>(slice, ahead);
     }
   }
 
   // The expansion asked memory ahead.
-  void run_expanded(const std::byte* block, int k, int count, float* tile) const {
-    const std::byte* units = call_.expanded(block, k * Format::kDepth, count * Format::kDepth);
-    Ahead nothing{reinterpret_cast<const char*>(units), 0};
-    run_groups<0, /*kAgain=*/false>(slice_at(units, k, count, tile), nothing);
+  void run_expanded(const std::byte* block, float* tile) const {
+    const int most = most_steps();
+    for (int k = 0, count; k < steps_; k += count) {
+      count = steps_ - k < most ? steps_ - k : most;
+      const std::byte* units = call_.expanded(block, k * Format::kDepth, count * Format::kDepth);
+      Ahead nothing{reinterpret_cast<const char*>(units), 0};
+      run_groups<0, /*kAgain=*/false>(slice_at(units, k, count, tile), nothing);
+    }
   }
 
   static Slice slice_at(const std::byte* units, int first, int count, float* tile) {
@@ -143,7 +225,7 @@ class PanelGemm {
       if (rows > kRows) return run_group<kLines, kAgain, kRows + 1>(rows, slice, m, ahead);
     }
     constexpr int kVectors = vectors_beside(kRows);
-    const Row* x = reinterpret_cast<const Row*>(call_.x) + m * row_stride_ + slice.first * Format::kParts;
+    const Row* x = x_ + m * row_stride_ + slice.first * kStepRows<kRows>;
     float* tile = slice.tile + static_cast<std::size_t>(m) * call_.columns;
     Place place{.row = m,
                 .column = static_cast<int>(slice.tile - call_.tile),
@@ -187,12 +269,12 @@ class PanelGemm {
     // What is asked into the first cache holds one of its few slots for misses meanwhile.
     auto [next, stride] = ahead;
     const std::size_t again = call_.blocking.again_bytes;
-    for (int k = 0; k < steps; ++k, unit += kRowBlock, next += stride) {
+    for (int k = 0; k < steps; ++k, unit += kRowBlock, x += kStepRows<kRows>, next += stride) {
       for (int line = 0; line < kLines; ++line) _mm_prefetch(next + line * kLine, _MM_HINT_T1);
       for (int line = 0; kAgain && line < kUnitLines; ++line) {
         _mm_prefetch(reinterpret_cast<const char*>(unit) + again + line * kLine, _MM_HINT_T1);
       }
-      add_step(unit, x + k * Format::kParts, sums);
+      add_step(unit, x, sums);
     }
     ahead.next = next;
     if (to_result && call_.result->of_sums) return put_result(sums, of);
@@ -224,7 +306,7 @@ class PanelGemm {
 
   template <int kPart = 0, int kRows, int kVectors>
   __attribute__((always_inline)) void add_step(const Unit* unit, const Row* x, V (&sums)[kRows][kVectors]) const {
-    add_products<kPart>(unit, x + kPart, sums);
+    add_products<kPart>(unit, x + kPart * kStepRows<kRows> / Format::kParts, sums);
     if constexpr (kPart + 1 < Format::kParts) add_step<kPart + 1>(unit, x, sums);
   }
 
@@ -233,7 +315,7 @@ class PanelGemm {
     // What there is less of is kept in registers as a whole.
     if constexpr (kRows < kVectors) {
       typename Format::W elements[kRows];
-      for (int m = 0; m < kRows; ++m) elements[m] = Format::splat(x[m * row_stride_]);
+      for (int m = 0; m < kRows; ++m) elements[m] = Format::splat(*element_of<kRows>(x, m));
       for (int v = 0; v < kVectors; ++v) {
         auto weight = Format::template load<kPart>(unit + v * kLanes);
         // Into a register: else the compiler has each product load it again (three rows of float32: 91 GFLOP/s, not
@@ -247,9 +329,21 @@ class PanelGemm {
     }
     typename Format::W weight[kVectors];
     for (int v = 0; v < kVectors; ++v) weight[v] = Format::template load<kPart>(unit + v * kLanes);
-    for (int m = 0; m < kRows; ++m) {
-      const auto element = Format::splat(x[m * row_stride_]);
+    // An element that meets two vectors: half of them go into a register first, the others into both products from
+    // memory. All the first way takes more instructions, and all the other way more loads, than the products leave time
+    // for.
+    constexpr int kInRegisters = side_by_side(kRows) ? (kRows + 1) / 2 : kRows;
+#pragma GCC unroll 16
+    for (int m = 0; m < kInRegisters; ++m) {
+      const auto element = Format::splat(*element_of<kRows>(x, m));
       for (int v = 0; v < kVectors; ++v) sums[m][v] = Format::multiply_add(element, weight[v], sums[m][v]);
+    }
+    if constexpr (kInRegisters < kRows) {
+#pragma GCC unroll 16
+      for (int m = kInRegisters; m < kRows; ++m) {
+        for (int v = 0; v < kVectors; ++v)
+          sums[m][v] = Format::multiply_add_at(element_of<kRows>(x, m), weight[v], sums[m][v]);
+      }
     }
   }
 
@@ -257,6 +351,7 @@ class PanelGemm {
   int steps_;  // of a block
   std::size_t row_stride_;
   int passes_;
+  const Row* x_;
 };
 
 }  // namespace

@@ -108,7 +108,7 @@ TEST(GemmKernels, MatchDoubleLoopWithTheSameBitsForAnyRowsKernelAndBlocking) {
           all = multiply({kernel, {}}, dtype, x_bytes, kMaxRows, in, packed, kOut);
           expect_close(all, double_loop(x, w, kMaxRows, kOut, in), 2e-6, what);
         }
-        for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 17, 33, 48, 64}) {
+        for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 17, 25, 33, 48, 64}) {
           const Floats expected(all.begin(), all.begin() + rows * kOut);
           expect_same(multiply({kernel, {}}, dtype, x_bytes, rows, in, packed, kOut), expected,
                       fmt::format("{}, {} rows", what, rows));
@@ -130,7 +130,7 @@ TEST(GemmKernels, WidenedWeightsHaveTheBitsOfFloat32) {
       const auto w = random_floats(static_cast<std::size_t>(kOut) * in, 2, dtype);
       const auto narrow = pack(w, kOut, in, dtype), wide = pack(w, kOut, in, DType::kF32);
       for (const GemmKernel kernel : kernels::gemm_kernels(dtype)) {
-        for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 17, 31, 32, 33, kernels::kMaxGemmRows}) {
+        for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 31, 64, 65, kernels::kMaxGemmRows}) {
           expect_same(multiply({kernel, {}}, dtype, x, rows, in, narrow, kOut),
                       multiply({kernel, {}}, DType::kF32, x, rows, in, wide, kOut),
                       fmt::format("{} kernel {} depth {}, {} rows", name_of(dtype), name_of(kernel), in, rows));

@@ -94,6 +94,32 @@ TEST_P(GemmTest, MoreTilesThanBlocksMatchDoubleLoop) {
   expect_double_loop(bench_, {2, 4500, 1104}, bench_.ops().weight_type(DType::kBF16).values, DType::kF32);
 }
 
+// The memory that held the rows of one call holds those of the next: nothing that was made of them may be left.
+TEST_P(GemmTest, TakesWhatRowsHoldNow) {
+  constexpr int kRows = 9, kOut = 200, kIn = 96;
+  const WeightType int8(bench_.ops().weight_type(DType::kBF16).values, DType::kInt8, DType::kF32, 32);
+  const QuantisedWeight coded = random_quantised(int8, kOut, kIn, 2, ordinary_scales());
+  const auto plain = [&](DType dtype) { return bench_.weight(random_floats(kOut * kIn, 2, dtype), kOut, kIn, dtype); };
+  for (const Weight& weight : {plain(DType::kF32), plain(DType::kF16),
+                               bench_.weight(int8, kOut, kIn, coded.codes, coded.scale_bytes(), {512})}) {
+    const DType x_dtype = bench_.ops().weight_format().input_dtype(weight.type);
+    const auto product = [&](Activations x) {
+      const auto y = bench_.empty(kRows, kOut);
+      bench_.ops().gemm(bench_.stream(), x, weight, {}, Activation::kNone, y);
+      return bench_.get(y);
+    };
+    const auto before = random_floats(kRows * kIn, 1, x_dtype), now = random_floats(kRows * kIn, 3, x_dtype);
+    const Activations x = bench_.put(before, kRows, kIn, x_dtype);
+    const Floats first = product(x);
+    const auto& bytes = bench_.keep(bytes_of(now, x_dtype));
+    bench_.ops().copy_from_host(bench_.stream(), bytes.data(), x);
+    const Floats second = product(x);
+    expect_same(second, product(bench_.put(now, kRows, kIn, x_dtype)),
+                fmt::format("{} codes", name_of(weight.type.codes)));
+    EXPECT_NE(first, second);
+  }
+}
+
 TEST_P(GemmTest, AddsBiasAndActivates) {
   constexpr int kRows = 9, kOut = 75, kIn = 40;
   const auto x = random_floats(kRows * kIn, 1), w = random_floats(kOut * kIn, 2);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "computron/base/convert.h"
 #include "kernels/cpu/activation.h"
@@ -185,6 +186,7 @@ void CpuOps::run_gemm(CpuContext& context, const GemmCall& call) {
   reserve_workspaces(context.threads());
   const bool there = std::ranges::all_of(call.panels_ready, reached);
   cut_gemm(call.weight, there, call.x, context.threads(), gemm_tasks_);
+  ++gemms_;
   context.parallel_for(static_cast<int>(gemm_tasks_.size()), [&](int thread, int item) {
     const GemmTask& task = gemm_tasks_[static_cast<std::size_t>(item)];
     context.wait(thread, call.panels_ready[static_cast<std::size_t>(task.panel)]);
@@ -203,7 +205,8 @@ void CpuOps::run_gemm_task(CpuContext& context, int thread, const GemmCall& call
   const int x_end = task.x_row + task.x_rows, x_rows = std::min(task.x_rows, kernels::kMaxGemmRows);
   for (int m = task.x_row; m < x_end; m += kernels::kMaxGemmRows) {
     const int rows = std::min(kernels::kMaxGemmRows, x_end - m);
-    own.gemm.take_rows(weight.type, row_of(x, m), rows, weight.in);
+    const TakenRows taken{gemms_, m, rows};
+    if (std::exchange(own.taken, taken) != taken) own.gemm.take_rows(weight.type, row_of(x, m), rows, weight.in);
     for (int n = 0, width; n < task.rows; n += width) {
       width = gemm_width(round_up(task.rows - n, kernels::kRowBlock), x_rows);
       const std::byte* packed = panel.data + kernels::packed_bytes(task.row + n, weight.in, weight.type);

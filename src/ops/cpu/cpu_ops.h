@@ -69,9 +69,16 @@ class CpuOps final : public Ops {
   void copy_to_host(Stream&, Activations in, void* out) override;
 
  private:
+  // Rows of x of a GEMM, which is one of gemms_.
+  struct TakenRows {
+    long gemm = 0;
+    int row = 0, rows = 0;
+    bool operator==(const TakenRows&) const = default;
+  };
   // What one thread of the pool needs; made by that thread, so that its memory is its own.
   struct Workspace {
     kernels::Gemm gemm;
+    TakenRows taken;  // by gemm
     alignas(64) float tile[kTileFloats];
     kernels::AttentionScratch attention;
     std::vector<float> scaled;  // of a row of logits
@@ -89,6 +96,7 @@ class CpuOps final : public Ops {
   CpuWeightFormat format_;
   GemmChoices choices_;
   std::vector<std::unique_ptr<Workspace>> workspaces_;  // by thread
+  long gemms_ = 0;
   std::vector<GemmTask> gemm_tasks_;
   std::vector<AttentionTask> attention_tasks_;
   std::vector<LowRankTask> low_rank_tasks_;
