@@ -2,8 +2,8 @@
 # From a fresh machine to a tested build: builds preset release and runs its tests. Leaves out tests labelled `long`
 # and `portable`, and `gpu` where there is none. Ends with ctest's summary; exits with 0 only if everything was built and passed.
 #   SANITIZE=1   then also fuzzes the readers of foreign files for a few seconds (jobs/fuzz.sh), builds preset asan and
-#                runs its tests with few ranks: of their cases every third, the commit says which, as the check of a
-#                change does (.ci/run)
+#                runs its tests with few ranks: of their cases every third (on a slow machine every ninth), the commit
+#                says which, as the check of a change does (.ci/run)
 #   SANITIZE=all the same, and all cases
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -57,12 +57,14 @@ if [ "${SANITIZE:-0}" != 0 ]; then
   jobs/fuzz.sh 2s 2>&1 | tee "$logs/fuzz.log"
   fuzzing="${PIPESTATUS[0]}"
   [ "$fuzzing" = 0 ] || [ "$fuzzing" = 77 ] || failed=1
-  # What the sanitizers watch takes five to ten times as long, and has passed without them. Who mends what one third found
-  # sets GTEST_SHARD_INDEX.
+  # What the sanitizers watch takes five to ten times as long, and has passed without them. Who mends what one part found
+  # sets GTEST_TOTAL_SHARDS and GTEST_SHARD_INDEX. Where building and testing took twice the usual time, the check of a
+  # change would come near its limit of 90 minutes.
   if [ "$SANITIZE" != all ]; then
-    export GTEST_TOTAL_SHARDS=3
-    export GTEST_SHARD_INDEX="${GTEST_SHARD_INDEX:-$((16#$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0) % 3))}"
-    echo "With sanitizers: every third case of a test, by GTEST_SHARD_INDEX=$GTEST_SHARD_INDEX (SANITIZE=all: all)."
+    [ "$SECONDS" -lt 2400 ] && shards=3 || shards=9
+    export GTEST_TOTAL_SHARDS="${GTEST_TOTAL_SHARDS:-$shards}"
+    export GTEST_SHARD_INDEX="${GTEST_SHARD_INDEX:-$((16#$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0) % GTEST_TOTAL_SHARDS))}"
+    echo "With sanitizers: a case of each $GTEST_TOTAL_SHARDS of a test, by GTEST_SHARD_INDEX=$GTEST_SHARD_INDEX (SANITIZE=all: all)."
   fi
   build_and_test asan "$logs/asan.log" --label-exclude '^(long|portable|gpu)$' || failed=1
 fi
