@@ -9,6 +9,10 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . jobs/mpi-env.sh
 
+# Of the run with sanitizers alone: else a part of the tests would pass for all.
+part_of="${GTEST_TOTAL_SHARDS:-}" part="${GTEST_SHARD_INDEX:-}"
+unset GTEST_TOTAL_SHARDS GTEST_SHARD_INDEX
+
 left_out='^(long|portable|gpu)$'
 command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 && left_out='^(long|portable)$'
 cores="$(nproc)"
@@ -57,14 +61,15 @@ if [ "${SANITIZE:-0}" != 0 ]; then
   jobs/fuzz.sh 2s 2>&1 | tee "$logs/fuzz.log"
   fuzzing="${PIPESTATUS[0]}"
   [ "$fuzzing" = 0 ] || [ "$fuzzing" = 77 ] || failed=1
-  # What the sanitizers watch takes five to ten times as long, and has passed without them. Who mends what one part found
-  # sets GTEST_TOTAL_SHARDS and GTEST_SHARD_INDEX. Where building and testing took twice the usual time, the check of a
-  # change would come near its limit of 90 minutes.
+  # What the sanitizers watch takes five to ten times as long, and has passed without them. Where building and testing
+  # took twice the usual time, the check of a change would come near its limit of 90 minutes. Who mends what one part
+  # found sets both variables as they are printed.
   if [ "$SANITIZE" != all ]; then
-    [ "$SECONDS" -lt 2400 ] && shards=3 || shards=9
-    export GTEST_TOTAL_SHARDS="${GTEST_TOTAL_SHARDS:-$shards}"
-    export GTEST_SHARD_INDEX="${GTEST_SHARD_INDEX:-$((16#$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0) % GTEST_TOTAL_SHARDS))}"
-    echo "With sanitizers: a case of each $GTEST_TOTAL_SHARDS of a test, by GTEST_SHARD_INDEX=$GTEST_SHARD_INDEX (SANITIZE=all: all)."
+    [ "$SECONDS" -lt 2400 ] && usual=3 || usual=9
+    export GTEST_TOTAL_SHARDS="${part_of:-$usual}"
+    export GTEST_SHARD_INDEX="${part:-$((16#$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0) % GTEST_TOTAL_SHARDS))}"
+    echo "With sanitizers: one case in $GTEST_TOTAL_SHARDS of a test (SANITIZE=all: all)," \
+      "GTEST_TOTAL_SHARDS=$GTEST_TOTAL_SHARDS GTEST_SHARD_INDEX=$GTEST_SHARD_INDEX"
   fi
   build_and_test asan "$logs/asan.log" --label-exclude '^(long|portable|gpu)$' || failed=1
 fi

@@ -157,9 +157,10 @@ class TypeBench {
     auto* const tile = reinterpret_cast<float*>(memory.get());
     const int width = std::min(512, kTileFloats / rows / kernels::kRowBlock * kernels::kRowBlock);
     const std::size_t piece = kernels::packed_bytes(width, kDepth, type_), pieces = used_bytes(rows) / piece;
+    const kernels::GemmChoice choice{kernel, kernels::default_gemm(type_).blocking};
+    gemm.take_rows(type_, reinterpret_cast<const std::byte*>(x_.data()), rows, kDepth);
     for (std::size_t i = pieces * thread / threads_; i < pieces * (thread + 1) / threads_; ++i) {
-      gemm.take_rows(type_, reinterpret_cast<const std::byte*>(x_.data()), rows, kDepth);
-      gemm.run({kernel, {}}, weights_.get() + i * piece, width, tile);
+      gemm.run(choice, weights_.get() + i * piece, width, tile);
     }
   }
 

@@ -18,9 +18,22 @@ namespace {
 // Time in registers to time in slices, Xeon of family 6, model 85, bfloat16 and float16: 24 rows 0.60 and 0.71, 48 0.97
 // and 0.84, 64 0.83 and 0.99, 128 1.00 and 1.15; with AVX2 24 rows 0.80 and 0.89, 48 0.94 and 1.01.
 constexpr int kWidenedRows = 65;
+// So few rows meet a block once, as they are.
+constexpr int kMostOnceRows = 6;
 
 // 16-bit weights that are multiplied as float32.
 bool widens(const WeightType& type) { return !type.quantised() && type.values != gemm_input_dtype(type); }
+
+// perf/README.md, "Gemm".
+PanelBlocking default_blocking() {
+  static const bool intel = cpu_model().starts_with("GenuineIntel");
+  PanelBlocking blocking;
+  if (intel) {
+    blocking.ahead_bytes = 2 << 10;
+    blocking.again_bytes = 0;
+  }
+  return blocking;
+}
 
 // What kernels that know the tile alone have left there goes to its place.
 void take_from_tile(const PanelCall& call) {
@@ -99,7 +112,7 @@ std::vector<GemmKernel> gemm_kernels(const WeightType& type) {
 GemmChoice default_gemm(const WeightType& type) {
   const auto kernels = gemm_kernels(type);
   ensure(!kernels.empty(), "weights of a type that this processor does not multiply");
-  return {kernels.back(), {}};
+  return {kernels.back(), default_blocking()};
 }
 
 DType gemm_input_dtype(const WeightType& type) {
@@ -114,7 +127,7 @@ void Gemm::take_rows(const WeightType& type, const std::byte* x, int rows, int d
   depth_ = depth;
   if (multiplies_integers(type)) return take_integers();
   if (padded_depth(depth, type.values) != depth) pad_depth();
-  if (widens(type) && rows < kWidenedRows) {
+  if (widens(type) && rows > kMostOnceRows && rows < kWidenedRows && usable_isa() >= Isa::kAvx512) {
     const std::size_t floats = static_cast<std::size_t>(rows) * padded_depth(depth, type.values);
     grouped_memory_.resize(std::max(grouped_memory_.size(), floats));
   }

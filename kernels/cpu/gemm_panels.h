@@ -16,16 +16,16 @@
 
 namespace computron::kernels {
 
-// A matter of time alone.
+// A matter of time alone. The defaults suit Zen 4; default_gemm has others for other processors.
 struct PanelBlocking {
   // Steps of a slice in scratch memory: kShortSlice, for kManyRows rows and more kMostSlice, 128 KiB of a block with
   // four bytes a column. As many rows meet a packed block in equal slices of so many at most, or of slice_bytes where
   // that is more.
   static constexpr int kShortSlice = 64, kMostSlice = 512, kManyRows = 32;
 
-  int ahead_bytes = 2 << 10;     // of a single group
+  int ahead_bytes = 256;         // of a single group
   int slice_bytes = 64 << 10;    // of several groups of fewer rows: in the second cache; whole steps
-  int again_bytes = 0;           // of several groups; 0: not again
+  int again_bytes = 8 << 10;     // of several groups; 0: memory is asked once
   int codes_ahead_bytes = 3072;  // of codes that gemm_codes and gemm_integers multiply
 
   bool operator==(const PanelBlocking&) const = default;
@@ -44,9 +44,10 @@ struct PanelResult {
   const float* bias;  // of_sums: [columns], or null
 };
 
-// Groups of rows of x as a kernel of this file meets them, which the first of several calls makes for those after it.
+// Rows of x as kernels of 16-bit weights as float32 meet more than six of them with AVX-512 (side by side). The first
+// of several calls of one kernel with the same x makes them for those after it.
 struct GroupedRows {
-  std::byte* memory;  // as much as x takes; null where gemm_input_dtype is the weight's type
+  std::byte* memory;  // rows * depth floats
   bool made = false;
 };
 
@@ -62,7 +63,7 @@ struct PanelCall {
   PanelBlocking blocking;
   const Expansion* expansion = nullptr;  // of a weight that is expanded
   const PanelResult* result = nullptr;   // if any; the kernels of this file alone know it
-  GroupedRows* grouped = nullptr;        // of x; for the kernels of this file, of several rows
+  GroupedRows* grouped = nullptr;        // of x, where GroupedRows says
 
   // Bytes of 64 rows of the weight; `plain`: as packed when it is not quantised.
   std::size_t block_bytes(std::size_t plain) const {

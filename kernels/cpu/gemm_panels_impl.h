@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <utility>
 
 #include "computron/base/vectors.h"
 #include "kernels/cpu/gemm_panels.h"
@@ -42,8 +41,11 @@ class PanelGemm {
         x_(grouped_rows()) {}
 
   void run() const {
-    if (call_.expansion != nullptr) return each_block([&](auto... block) { run_expanded(block...); });
-    passes_ == 1 ? each_block([&](auto... block) { run_once(block...); }) : run_slices();
+    if (call_.expansion == nullptr && passes_ > 1) return run_slices();
+    const std::byte* block = call_.weight;
+    for (int n = 0; n < call_.columns; n += kRowBlock, block += call_.block_bytes(steps_ * kUnitBytes)) {
+      call_.expansion == nullptr ? run_once(block, call_.tile + n) : run_expanded(block, call_.tile + n);
+    }
   }
 
  private:
@@ -51,6 +53,7 @@ class PanelGemm {
   struct Ahead {
     const char* next;
     std::size_t stride;
+    const char* behind = nullptr;  // what is used after the slice, for who asks again
   };
   // What all groups of rows meet: `steps` of a block, from step `first` of the rows on.
   struct Slice {
@@ -97,7 +100,8 @@ class PanelGemm {
     const auto* x = reinterpret_cast<const Row*>(call_.x);
     if (!side_by_side(rows_of_group(0))) return x;
     auto* grouped = reinterpret_cast<Row*>(call_.grouped->memory);
-    if (std::exchange(call_.grouped->made, true)) return grouped;
+    if (call_.grouped->made) return grouped;
+    call_.grouped->made = true;
     for (int m = 0, group; m < call_.rows; m += group) {
       group = rows_of_group(m);
       put_group(x + m * row_stride_, group, grouped + m * row_stride_);
@@ -116,25 +120,24 @@ class PanelGemm {
       for (std::size_t k = 0; k < row_stride_; ++k) to[k * group + row] = rows[row * row_stride_ + k];
     }
   }
-  // Four rows, which hold a multiple of four elements, of a group.
+  // Four rows, which hold a multiple of four elements, of a group. Moves bits and computes nothing.
   void put_four(const Row* rows, Row* to, int group) const {
     const auto* from = reinterpret_cast<const float*>(rows);
-    for (std::size_t k = 0; k < row_stride_; k += 4) {
-      const __m128 a = _mm_loadu_ps(from + k), b = _mm_loadu_ps(from + row_stride_ + k);
-      const __m128 c = _mm_loadu_ps(from + 2 * row_stride_ + k), d = _mm_loadu_ps(from + 3 * row_stride_ + k);
-      const __m128 ab = _mm_unpacklo_ps(a, b), cd = _mm_unpacklo_ps(c, d);
-      const __m128 ab_up = _mm_unpackhi_ps(a, b), cd_up = _mm_unpackhi_ps(c, d);
-      auto* out = reinterpret_cast<float*>(to + k * group);
-      _mm_storeu_ps(out, _mm_movelh_ps(ab, cd));
-      _mm_storeu_ps(out + group, _mm_movehl_ps(cd, ab));
-      _mm_storeu_ps(out + 2 * group, _mm_movelh_ps(ab_up, cd_up));
-      _mm_storeu_ps(out + 3 * group, _mm_movehl_ps(cd_up, ab_up));
+    auto* out = reinterpret_cast<float*>(to);
+    for (std::size_t k = 0; k < row_stride_; k += 4, out += 4 * group) {
+      __m128 a = _mm_loadu_ps(from + k), b = _mm_loadu_ps(from + row_stride_ + k);
+      __m128 c = _mm_loadu_ps(from + 2 * row_stride_ + k), d = _mm_loadu_ps(from + 3 * row_stride_ + k);
+      _MM_TRANSPOSE4_PS(a, b, c, d);
+      _mm_storeu_ps(out, a);
+      _mm_storeu_ps(out + group, b);
+      _mm_storeu_ps(out + 2 * group, c);
+      _mm_storeu_ps(out + 3 * group, d);
     }
   }
 
   // From what a group meets in one step to what it meets in the next, and of one of its rows.
   template <int kRows>
-  static constexpr int kStepRows = Format::kParts*(side_by_side(kRows) ? kRows : 1);
+  static constexpr int kStepRows = (side_by_side(kRows) ? kRows : 1) * Format::kParts;
   template <int kRows>
   const Row* element_of(const Row* x, int m) const {
     return x + (side_by_side(kRows) ? static_cast<std::size_t>(m) : m * row_stride_);
@@ -155,17 +158,9 @@ class PanelGemm {
                                                       : usual;
   }
 
-  template <class F>
-  void each_block(const F& with) const {
-    const std::byte* block = call_.weight;
-    for (int n = 0; n < call_.columns; n += kRowBlock, block += call_.block_bytes(steps_ * kUnitBytes)) {
-      with(block, call_.tile + n);
-    }
-  }
-
-  // All blocks meet a slice of x while the first cache holds it. While the passes over a slice of a block use it each
-  // asks for its part of the next, so that memory is read all the time. The processor may drop some of these: the first
-  // pass can ask again.
+  // All blocks meet a slice of x while the first cache holds it, or of many rows the second. While the passes over a
+  // slice of a block use it each asks for its part of the next, so that memory is read all the time. A processor may
+  // drop some of these: the first pass can ask again.
   void run_slices() const {
     const int most = most_steps();
     const std::size_t block_bytes = steps_ * kUnitBytes;
@@ -178,13 +173,13 @@ class PanelGemm {
         const std::byte* next = !last_block  ? units + block_bytes
                                 : last_slice ? units + count * kUnitBytes
                                              : call_.weight + (k + count) * kUnitBytes;
-        run_slice(slice_at(units, k, count, call_.tile + n),
-                  {reinterpret_cast<const char*>(next), kUnitBytes / passes_});
+        run_slice(slice_at(units, k, count, call_.tile + n), reinterpret_cast<const char*>(next));
       }
     }
   }
 
-  void run_slice(const Slice& slice, Ahead ahead) const {
+  void run_slice(const Slice& slice, const char* next) const {
+    Ahead ahead{next, ceil_div(kUnitBytes, static_cast<std::size_t>(passes_)), next};
     const bool again = call_.blocking.again_bytes != 0;
     if (ahead.stride > kLine) {
       again ? run_groups<2, true>(slice, ahead) : run_groups<2, false>(slice, ahead);
@@ -267,12 +262,19 @@ class PanelGemm {
     const bool to_result = of.last && call_.result != nullptr;
     if (to_result) ask_for_result<kRows, kVectors>(of);
     // What is asked into the first cache holds one of its few slots for misses meanwhile.
-    auto [next, stride] = ahead;
-    const std::size_t again = call_.blocking.again_bytes;
+    auto [next, stride, behind] = ahead;
+    [[maybe_unused]] const char *end, *again;
+    if constexpr (kAgain) {
+      end = reinterpret_cast<const char*>(unit) + steps * kUnitBytes;
+      again = reinterpret_cast<const char*>(unit) + call_.blocking.again_bytes;
+      if (again >= end) again = behind + (again - end);
+    }
     for (int k = 0; k < steps; ++k, unit += kRowBlock, x += kStepRows<kRows>, next += stride) {
       for (int line = 0; line < kLines; ++line) _mm_prefetch(next + line * kLine, _MM_HINT_T1);
-      for (int line = 0; kAgain && line < kUnitLines; ++line) {
-        _mm_prefetch(reinterpret_cast<const char*>(unit) + again + line * kLine, _MM_HINT_T1);
+      if constexpr (kAgain) {
+        for (int line = 0; line < kUnitLines; ++line) _mm_prefetch(again + line * kLine, _MM_HINT_T1);
+        again += kUnitBytes;
+        if (again == end) again = behind;
       }
       add_step(unit, x, sums);
     }

@@ -96,6 +96,7 @@ std::vector<double> double_loop(const Floats& x, const Floats& w, int rows, int 
 TEST(GemmKernels, MatchDoubleLoopWithTheSameBitsForAnyRowsKernelAndBlocking) {
   constexpr int kOut = 128, kMaxRows = 64;
   const PanelBlocking short_slices{.ahead_bytes = 0, .slice_bytes = 8192, .again_bytes = 0};
+  const PanelBlocking asked_again{.ahead_bytes = 0, .slice_bytes = 8192, .again_bytes = 12288};
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const int in : {20, 64, 1000, 2304}) {
       const auto x = random_floats(static_cast<std::size_t>(kMaxRows) * in, 1, kernels::gemm_input_dtype(dtype));
@@ -112,8 +113,10 @@ TEST(GemmKernels, MatchDoubleLoopWithTheSameBitsForAnyRowsKernelAndBlocking) {
           const Floats expected(all.begin(), all.begin() + rows * kOut);
           expect_same(multiply({kernel, {}}, dtype, x_bytes, rows, in, packed, kOut), expected,
                       fmt::format("{}, {} rows", what, rows));
-          expect_same(multiply({kernel, short_slices}, dtype, x_bytes, rows, in, packed, kOut), expected,
-                      fmt::format("{}, {} rows, short slices", what, rows));
+          for (const PanelBlocking& blocking : {short_slices, asked_again}) {
+            expect_same(multiply({kernel, blocking}, dtype, x_bytes, rows, in, packed, kOut), expected,
+                        fmt::format("{}, {} rows, short slices", what, rows));
+          }
         }
       }
     }
@@ -130,7 +133,7 @@ TEST(GemmKernels, WidenedWeightsHaveTheBitsOfFloat32) {
       const auto w = random_floats(static_cast<std::size_t>(kOut) * in, 2, dtype);
       const auto narrow = pack(w, kOut, in, dtype), wide = pack(w, kOut, in, DType::kF32);
       for (const GemmKernel kernel : kernels::gemm_kernels(dtype)) {
-        for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 31, 64, 65, kernels::kMaxGemmRows}) {
+        for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 17, 32, 64, 65, kernels::kMaxGemmRows}) {
           expect_same(multiply({kernel, {}}, dtype, x, rows, in, narrow, kOut),
                       multiply({kernel, {}}, DType::kF32, x, rows, in, wide, kOut),
                       fmt::format("{} kernel {} depth {}, {} rows", name_of(dtype), name_of(kernel), in, rows));

@@ -79,7 +79,7 @@ void expect_double_loop(Bench& bench, const Shape& shape, DType dtype, DType out
 TEST_P(GemmTest, MatchesDoubleLoop) {
   for (const auto [rows, out, in] :
        {Shape{1, 64, 64}, Shape{3, 200, 100}, Shape{5, 65, 33}, Shape{17, 130, 20}, Shape{40, 700, 96},
-        Shape{300, 72, 48}, Shape{2, 1, 7}, Shape{3, 200, 1032}, Shape{12, 200, 3080}}) {
+        Shape{300, 72, 48}, Shape{512, 72, 48}, Shape{2, 1, 7}, Shape{3, 200, 1032}, Shape{12, 200, 3080}}) {
     for (const DType dtype : {DType::kF32, DType::kF16, bench_.ops().weight_type(DType::kBF16).values}) {
       for (const DType out_dtype : output_types(bench_)) {
         expect_double_loop(bench_, {rows, out, in}, dtype, out_dtype);
@@ -96,11 +96,11 @@ TEST_P(GemmTest, MoreTilesThanBlocksMatchDoubleLoop) {
 
 // The memory that held the rows of one call holds those of the next: nothing that was made of them may be left.
 TEST_P(GemmTest, TakesWhatRowsHoldNow) {
-  constexpr int kRows = 9, kOut = 200, kIn = 96;
+  constexpr int kRows = 9, kOut = 200, kIn = 160;
   const WeightType int8(bench_.ops().weight_type(DType::kBF16).values, DType::kInt8, DType::kF32, 32);
   const QuantisedWeight coded = random_quantised(int8, kOut, kIn, 2, ordinary_scales());
   const auto plain = [&](DType dtype) { return bench_.weight(random_floats(kOut * kIn, 2, dtype), kOut, kIn, dtype); };
-  for (const Weight& weight : {plain(DType::kF32), plain(DType::kF16),
+  for (const Weight& weight : {plain(DType::kF32), plain(DType::kF16), plain(int8.values),
                                bench_.weight(int8, kOut, kIn, coded.codes, coded.scale_bytes(), {512})}) {
     const DType x_dtype = bench_.ops().weight_format().input_dtype(weight.type);
     const auto product = [&](Activations x) {

@@ -96,7 +96,7 @@ class CpuOps final : public Ops {
   CpuWeightFormat format_;
   GemmChoices choices_;
   std::vector<std::unique_ptr<Workspace>> workspaces_;  // by thread
-  long gemms_ = 0;
+  long gemms_ = 0;  // run; changed by the stream's thread alone, before its threads take tasks
   std::vector<GemmTask> gemm_tasks_;
   std::vector<AttentionTask> attention_tasks_;
   std::vector<LowRankTask> low_rank_tasks_;
