@@ -9,7 +9,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . jobs/mpi-env.sh
 
-# Of the run with sanitizers alone: else a part of the tests would pass for all.
+# These choose cases of the run with sanitizers alone: else a part of the tests would pass for all.
 part_of="${GTEST_TOTAL_SHARDS:-}" part="${GTEST_SHARD_INDEX:-}"
 unset GTEST_TOTAL_SHARDS GTEST_SHARD_INDEX
 

@@ -18,13 +18,11 @@ namespace {
 // Time in registers to time in slices, Xeon of family 6, model 85, bfloat16 and float16: 24 rows 0.60 and 0.71, 48 0.97
 // and 0.84, 64 0.83 and 0.99, 128 1.00 and 1.15; with AVX2 24 rows 0.80 and 0.89, 48 0.94 and 1.01.
 constexpr int kWidenedRows = 65;
-// So few rows meet a block once, as they are.
-constexpr int kMostOnceRows = 6;
 
 // 16-bit weights that are multiplied as float32.
 bool widens(const WeightType& type) { return !type.quantised() && type.values != gemm_input_dtype(type); }
 
-// perf/README.md, "Gemm".
+// Intel's processors gain by what Zen 4 loses by (perf/README.md, "Gemm").
 PanelBlocking default_blocking() {
   static const bool intel = cpu_model().starts_with("GenuineIntel");
   PanelBlocking blocking;
@@ -127,18 +125,18 @@ void Gemm::take_rows(const WeightType& type, const std::byte* x, int rows, int d
   depth_ = depth;
   if (multiplies_integers(type)) return take_integers();
   if (padded_depth(depth, type.values) != depth) pad_depth();
-  if (widens(type) && rows > kMostOnceRows && rows < kWidenedRows && usable_isa() >= Isa::kAvx512) {
+  if (widens(type) && rows > kMostUnpackedRows && rows < kWidenedRows && usable_isa() >= Isa::kAvx512) {
     const std::size_t floats = static_cast<std::size_t>(rows) * padded_depth(depth, type.values);
-    grouped_memory_.resize(std::max(grouped_memory_.size(), floats));
+    packed_memory_.resize(std::max(packed_memory_.size(), floats));
   }
-  grouped_ = {reinterpret_cast<std::byte*>(grouped_memory_.data())};
+  packed_rows_ = {reinterpret_cast<std::byte*>(packed_memory_.data())};
 }
 
 void Gemm::run(const GemmChoice& choice, const std::byte* weight, int columns, float* tile, const PanelResult* result) {
   const int padded = padded_depth(depth_, type_.values);
   PanelCall call{x_, rows_, padded, weight, columns, tile, scratch_->bytes, choice.blocking};
   call.result = result;
-  call.grouped = &grouped_;
+  call.packed_rows = &packed_rows_;
   const DType input = gemm_input_dtype(type_);
   const bool widened = widens(type_) && rows_ >= kWidenedRows;
   if (!type_.quantised() && !widened) return run_values(choice.kernel, type_.values, call);

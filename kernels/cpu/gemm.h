@@ -83,8 +83,8 @@ class Gemm {
   std::vector<std::int16_t> integer_memory_;  // of integers_
   std::vector<float> steps_;                  // of integers_
   std::vector<std::byte> padded_;             // x with its depth padded by zeros; rarely needed
-  GroupedRows grouped_{};                     // x, where kernels need it so
-  std::vector<float> grouped_memory_;         // of grouped_
+  PackedRows packed_rows_{};                  // x, where kernels need it so
+  std::vector<float> packed_memory_;          // of packed_rows_
   std::vector<std::byte> pairs_;              // of gemm_code_runs
   std::unique_ptr<Scratch> scratch_ = std::make_unique<Scratch>();
 };

@@ -16,7 +16,7 @@
 
 namespace computron::kernels {
 
-// A matter of time alone. The defaults suit Zen 4; default_gemm has others for other processors.
+// A matter of time alone. The defaults suit Zen 4; default_gemm has others for Intel's processors.
 struct PanelBlocking {
   // Steps of a slice in scratch memory: kShortSlice, for kManyRows rows and more kMostSlice, 128 KiB of a block with
   // four bytes a column. As many rows meet a packed block in equal slices of so many at most, or of slice_bytes where
@@ -44,9 +44,12 @@ struct PanelResult {
   const float* bias;  // of_sums: [columns], or null
 };
 
-// Rows of x as kernels of 16-bit weights as float32 meet more than six of them with AVX-512 (side by side). The first
-// of several calls of one kernel with the same x makes them for those after it.
-struct GroupedRows {
+// More rows of x than these are packed for kernels that multiply 16-bit weights as float32 with AVX-512.
+inline constexpr int kMostUnpackedRows = 6;
+
+// Rows of x, packed: those of a group side by side, element by element. The first of several calls of one kernel with
+// the same x makes them for those after it.
+struct PackedRows {
   std::byte* memory;  // rows * depth floats
   bool made = false;
 };
@@ -63,7 +66,7 @@ struct PanelCall {
   PanelBlocking blocking;
   const Expansion* expansion = nullptr;  // of a weight that is expanded
   const PanelResult* result = nullptr;   // if any; the kernels of this file alone know it
-  GroupedRows* grouped = nullptr;        // of x, where GroupedRows says
+  PackedRows* packed_rows = nullptr;     // of x, of more than kMostUnpackedRows
 
   // Bytes of 64 rows of the weight; `plain`: as packed when it is not quantised.
   std::size_t block_bytes(std::size_t plain) const {

@@ -38,7 +38,7 @@ class PanelGemm {
         steps_(call.depth / Format::kDepth),
         row_stride_(static_cast<std::size_t>(steps_) * Format::kParts),
         passes_(count_passes()),
-        x_(grouped_rows()) {}
+        x_(packed_rows()) {}
 
   void run() const {
     if (call_.expansion == nullptr && passes_ > 1) return run_slices();
@@ -53,7 +53,6 @@ class PanelGemm {
   struct Ahead {
     const char* next;
     std::size_t stride;
-    const char* behind = nullptr;  // what is used after the slice, for who asks again
   };
   // What all groups of rows meet: `steps` of a block, from step `first` of the rows on.
   struct Slice {
@@ -91,37 +90,39 @@ class PanelGemm {
     return passes;
   }
 
-  // So many rows are multiplied half from memory, and lie element by element side by side: what a step meets is one
-  // piece, where rows of x may be so far apart that they share few lines of the first cache.
-  static constexpr bool side_by_side(int rows) { return kTakesRowsFromMemory && vectors_beside(rows) < kBlockVectors; }
+  // A group of so many rows is multiplied half from memory, and packed: its rows lie element by element side by side.
+  // What a step meets is one piece then, where rows of x may be so far apart that they share few lines of the first
+  // cache.
+  static constexpr bool is_packed(int rows) { return kTakesRowsFromMemory && rows > kMostUnpackedRows; }
+  static_assert(!kTakesRowsFromMemory || Format::kSums / kBlockVectors == kMostUnpackedRows);
 
-  // x; where the first of its groups is to lie side by side, a copy in which all that are to do so.
-  const Row* grouped_rows() const {
+  // x; where the first of its groups, which is the largest, is to be packed, a copy in which all that are to be are.
+  const Row* packed_rows() const {
     const auto* x = reinterpret_cast<const Row*>(call_.x);
-    if (!side_by_side(rows_of_group(0))) return x;
-    auto* grouped = reinterpret_cast<Row*>(call_.grouped->memory);
-    if (call_.grouped->made) return grouped;
-    call_.grouped->made = true;
+    if (!is_packed(rows_of_group(0))) return x;
+    auto* packed = reinterpret_cast<Row*>(call_.packed_rows->memory);
+    if (call_.packed_rows->made) return packed;
+    call_.packed_rows->made = true;
     for (int m = 0, group; m < call_.rows; m += group) {
       group = rows_of_group(m);
-      put_group(x + m * row_stride_, group, grouped + m * row_stride_);
+      pack_group(x + m * row_stride_, group, packed + m * row_stride_);
     }
-    return grouped;
+    return packed;
   }
 
-  void put_group(const Row* rows, int group, Row* to) const {
-    if (!side_by_side(group)) {
+  void pack_group(const Row* rows, int group, Row* to) const {
+    if (!is_packed(group)) {
       std::memcpy(to, rows, group * row_stride_ * sizeof(Row));
       return;
     }
     int row = 0;
-    for (; row + 4 <= group; row += 4) put_four(rows + row * row_stride_, to + row, group);
+    for (; row + 4 <= group; row += 4) pack_four(rows + row * row_stride_, to + row, group);
     for (; row < group; ++row) {
       for (std::size_t k = 0; k < row_stride_; ++k) to[k * group + row] = rows[row * row_stride_ + k];
     }
   }
   // Four rows, which hold a multiple of four elements, of a group. Moves bits and computes nothing.
-  void put_four(const Row* rows, Row* to, int group) const {
+  void pack_four(const Row* rows, Row* to, int group) const {
     const auto* from = reinterpret_cast<const float*>(rows);
     auto* out = reinterpret_cast<float*>(to);
     for (std::size_t k = 0; k < row_stride_; k += 4, out += 4 * group) {
@@ -137,10 +138,10 @@ class PanelGemm {
 
   // From what a group meets in one step to what it meets in the next, and of one of its rows.
   template <int kRows>
-  static constexpr int kStepRows = (side_by_side(kRows) ? kRows : 1) * Format::kParts;
+  static constexpr int kStepRows = (is_packed(kRows) ? kRows : 1) * Format::kParts;
   template <int kRows>
   const Row* element_of(const Row* x, int m) const {
-    return x + (side_by_side(kRows) ? static_cast<std::size_t>(m) : m * row_stride_);
+    return x + (is_packed(kRows) ? static_cast<std::size_t>(m) : m * row_stride_);
   }
 
   void run_once(const std::byte* block, float* tile) const {
@@ -179,7 +180,7 @@ class PanelGemm {
   }
 
   void run_slice(const Slice& slice, const char* next) const {
-    Ahead ahead{next, ceil_div(kUnitBytes, static_cast<std::size_t>(passes_)), next};
+    Ahead ahead{next, ceil_div(kUnitBytes, static_cast<std::size_t>(passes_))};
     const bool again = call_.blocking.again_bytes != 0;
     if (ahead.stride > kLine) {
       again ? run_groups<2, true>(slice, ahead) : run_groups<2, false>(slice, ahead);
@@ -262,19 +263,20 @@ class PanelGemm {
     const bool to_result = of.last && call_.result != nullptr;
     if (to_result) ask_for_result<kRows, kVectors>(of);
     // What is asked into the first cache holds one of its few slots for misses meanwhile.
-    auto [next, stride, behind] = ahead;
+    auto [next, stride] = ahead;
+    // Asking again goes on from the end of the slice to what is used after it.
     [[maybe_unused]] const char *end, *again;
     if constexpr (kAgain) {
       end = reinterpret_cast<const char*>(unit) + steps * kUnitBytes;
       again = reinterpret_cast<const char*>(unit) + call_.blocking.again_bytes;
-      if (again >= end) again = behind + (again - end);
+      if (again >= end) again = ahead.next + (again - end);
     }
     for (int k = 0; k < steps; ++k, unit += kRowBlock, x += kStepRows<kRows>, next += stride) {
       for (int line = 0; line < kLines; ++line) _mm_prefetch(next + line * kLine, _MM_HINT_T1);
       if constexpr (kAgain) {
         for (int line = 0; line < kUnitLines; ++line) _mm_prefetch(again + line * kLine, _MM_HINT_T1);
         again += kUnitBytes;
-        if (again == end) again = behind;
+        if (again == end) again = ahead.next;
       }
       add_step(unit, x, sums);
     }
@@ -334,7 +336,7 @@ class PanelGemm {
     // An element that meets two vectors: half of them go into a register first, the others into both products from
     // memory. All the first way takes more instructions, and all the other way more loads, than the products leave time
     // for.
-    constexpr int kInRegisters = side_by_side(kRows) ? (kRows + 1) / 2 : kRows;
+    constexpr int kInRegisters = is_packed(kRows) ? (kRows + 1) / 2 : kRows;
 #pragma GCC unroll 16
     for (int m = 0; m < kInRegisters; ++m) {
       const auto element = Format::splat(*element_of<kRows>(x, m));

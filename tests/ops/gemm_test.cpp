@@ -95,7 +95,7 @@ TEST_P(GemmTest, MoreTilesThanBlocksMatchDoubleLoop) {
 }
 
 // The memory that held the rows of one call holds those of the next: nothing that was made of them may be left.
-TEST_P(GemmTest, TakesWhatRowsHoldNow) {
+TEST_P(GemmTest, RowsThatChangeInPlaceAreTakenAnew) {
   constexpr int kRows = 9, kOut = 200, kIn = 160;
   const WeightType int8(bench_.ops().weight_type(DType::kBF16).values, DType::kInt8, DType::kF32, 32);
   const QuantisedWeight coded = random_quantised(int8, kOut, kIn, 2, ordinary_scales());

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
-#include <utility>
 
 #include "computron/base/convert.h"
 #include "kernels/cpu/activation.h"
@@ -206,7 +205,10 @@ void CpuOps::run_gemm_task(CpuContext& context, int thread, const GemmCall& call
   for (int m = task.x_row; m < x_end; m += kernels::kMaxGemmRows) {
     const int rows = std::min(kernels::kMaxGemmRows, x_end - m);
     const TakenRows taken{gemms_, m, rows};
-    if (std::exchange(own.taken, taken) != taken) own.gemm.take_rows(weight.type, row_of(x, m), rows, weight.in);
+    if (own.taken != taken) {
+      own.gemm.take_rows(weight.type, row_of(x, m), rows, weight.in);
+      own.taken = taken;
+    }
     for (int n = 0, width; n < task.rows; n += width) {
       width = gemm_width(round_up(task.rows - n, kernels::kRowBlock), x_rows);
       const std::byte* packed = panel.data + kernels::packed_bytes(task.row + n, weight.in, weight.type);
