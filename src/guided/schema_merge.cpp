@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "computron/base/json_text.h"
 #include "src/guided/refusal.h"
@@ -132,20 +133,39 @@ SchemaTypes type_of_value(const SchemaJson& value) {
   return value.is_array() ? kArrayType : kObjectType;
 }
 
-const SchemaJson& SchemaMerger::target(const std::string& pointer, const std::string& path) const {
-  const auto fail = [&]() { refuse_schema(path, fmt::format("'$ref' {} points to nothing here", shown(pointer))); };
-  if (!pointer.starts_with('#')) fail();
-  try {
-    const SchemaJson::json_pointer place(pointer.substr(1));
-    if (!root_.contains(place)) fail();
-    return root_.at(place);
-  } catch (const SchemaJson::exception&) {
-    fail();
+const SchemaJson* SchemaMerger::member(const SchemaJson& object, const std::string& name) {
+  const auto [members, is_new] = members_.try_emplace(&object);
+  if (is_new) {
+    for (const auto& [key, value] : object.get_ref<const SchemaJson::object_t&>()) members->second.emplace(key, &value);
   }
-  return root_;
+  const auto found = members->second.find(name);
+  return found == members->second.end() ? nullptr : found->second;
 }
 
-// Found once: a document may have thousands of definitions, which are looked through, and as many references to each.
+const SchemaJson& SchemaMerger::target(const std::string& pointer, const std::string& path) {
+  const SchemaJson* at = pointer.starts_with('#') ? &root_ : nullptr;
+  try {
+    std::vector<std::string> names;  // the last one first
+    if (at != nullptr) {
+      for (SchemaJson::json_pointer place(pointer.substr(1)); !place.empty(); place.pop_back())
+        names.push_back(place.back());
+    }
+    for (; at != nullptr && !names.empty(); names.pop_back()) {
+      if (at->is_object()) {
+        at = member(*at, names.back());
+      } else {
+        const SchemaJson::json_pointer item = SchemaJson::json_pointer() / names.back();
+        at = at->contains(item) ? &at->at(item) : nullptr;
+      }
+    }
+  } catch (const SchemaJson::exception&) {
+    at = nullptr;
+  }
+  if (at == nullptr) refuse_schema(path, fmt::format("'$ref' {} points to nothing here", shown(pointer)));
+  return *at;
+}
+
+// Found once: a document may have thousands of references to each of its definitions.
 const SchemaJson& SchemaMerger::resolved(const SchemaJson& schema, const std::string& path) {
   const auto refers = [](const SchemaJson& at) {
     return at.is_object() && at.contains("$ref") && std::ranges::all_of(at.items(), [](const auto& item) {

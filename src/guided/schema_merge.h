@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 namespace computron {
 
@@ -33,7 +34,7 @@ class SchemaMerger {
   explicit SchemaMerger(const SchemaJson& root) : root_(root) {}
 
   // What "#/..." points to.
-  const SchemaJson& target(const std::string& pointer, const std::string& path) const;
+  const SchemaJson& target(const std::string& pointer, const std::string& path);
   // The schema itself, or what it refers to if it is a reference and nothing else.
   const SchemaJson& resolved(const SchemaJson& schema, const std::string& path);
   // Both at once. What they say of one keyword is joined where that is simple, and refused by name elsewhere.
@@ -43,6 +44,8 @@ class SchemaMerger {
   bool apart(const SchemaJson& a, const SchemaJson& b, const std::string& path);
 
  private:
+  // Null: the object has none of that name.
+  const SchemaJson* member(const SchemaJson& object, const std::string& name);
   void spend(std::size_t values, const std::string& path);
   // For comparing each of one list with each of the other.
   void spend_pairs(const SchemaJson& a, const SchemaJson& b, const std::string& path);
@@ -50,6 +53,8 @@ class SchemaMerger {
   void join(SchemaJson& into, const std::string& keyword, const SchemaJson& value, const std::string& path, int depth);
 
   const SchemaJson& root_;
+  // Of the objects that pointers lead through: ordered_json looks through all of an object's keys for one of them.
+  std::unordered_map<const SchemaJson*, std::unordered_map<std::string_view, const SchemaJson*>> members_;
   std::map<std::string, const SchemaJson*> resolved_;  // by pointer
   std::size_t spent_ = 0;                              // values looked at
 };
