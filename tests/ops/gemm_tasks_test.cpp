@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <span>
 
 #include "kernels/cpu/gemm.h"
 #include "src/ops/cpu/tasks.h"
@@ -98,6 +99,16 @@ TEST_F(GemmTasks, OfFewRowsAreDealtSoThatTurnsOfAThreadAreNeighbours) {
       EXPECT_EQ(place(tasks[i]), place(last) + last.rows) << threads << " threads, task " << i;
     }
   }
+}
+
+TEST_F(GemmTasks, EndInSmallOnesForWhoeverIsThroughFirst) {
+  for (const bool there : {false, true}) {
+    const std::vector<GemmTask> tasks = cut({4096, 2048}, DType::kBF16, x(8, 2048), there, /*threads=*/3);
+    EXPECT_EQ(tasks.front().rows, 512);
+    EXPECT_THAT(std::span(tasks).last(3), Each(Field(&GemmTask::rows, kBlock)));
+    expect_each_once(tasks, 8);
+  }
+  EXPECT_THAT(cut({4096}, DType::kBF16, x(8, 2048), /*there=*/true, /*threads=*/1), Each(Field(&GemmTask::rows, 512)));
 }
 
 // Expanding the weight again would cost more.

@@ -50,6 +50,24 @@ void deal(int threads, std::vector<GemmTask>& tasks) {
   tasks.erase(tasks.begin(), tasks.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
+// Halves the last task of each thread, the rest again, and so on down to a block: who is through first then waits for
+// little. The halves follow each other as the tasks did.
+void taper(int threads, std::vector<GemmTask>& tasks) {
+  if (threads == 1) return;
+  std::size_t first = tasks.size() - std::min(tasks.size(), static_cast<std::size_t>(threads));
+  for (std::size_t end; first < (end = tasks.size()); first = end) {
+    for (std::size_t i = first; i < end; ++i) {
+      GemmTask rest = tasks[i];
+      const int half = ceil_div(ceil_div(rest.rows, kRowBlock), 2) * kRowBlock;
+      if (rest.rows <= half) continue;
+      tasks[i].rows = half;
+      rest.row += half;
+      rest.rows -= half;
+      tasks.push_back(rest);
+    }
+  }
+}
+
 // How many rows of x a task takes, if not all. A quantised weight is not expanded more often than it must be.
 int rows_that_stay(const Activations& x, bool quantised) {
   const std::size_t row_bytes = x.columns * size_of(x.dtype);
@@ -68,7 +86,9 @@ void cut_gemm(const Weight& weight, bool there, const Activations& x, int thread
   for (int m = 0; m < x.rows; m += x_rows) {
     add_tasks(weight.panels, blocks * kRowBlock, m, std::min(x_rows, x.rows - m), tasks);
   }
-  if (there && parts == 1) deal(threads, tasks);
+  if (parts > 1) return;
+  if (there) deal(threads, tasks);
+  taper(threads, tasks);
 }
 
 int gemm_width(int rows, int x_rows) {
