@@ -50,8 +50,8 @@ void deal(int threads, std::vector<GemmTask>& tasks) {
   tasks.erase(tasks.begin(), tasks.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-// Halves the last task of each thread, the rest again, and so on down to a block: who is through first then waits for
-// little. The halves follow each other as the tasks did.
+// Halves the last `threads` tasks, then what is left of them, and so on down to a block, so that a thread which
+// finishes first does not wait long for the others. The rests follow in the order of their tasks.
 void taper(int threads, std::vector<GemmTask>& tasks) {
   if (threads == 1) return;
   std::size_t first = tasks.size() - std::min(tasks.size(), static_cast<std::size_t>(threads));
@@ -88,7 +88,8 @@ void cut_gemm(const Weight& weight, bool there, const Activations& x, int thread
   }
   if (parts > 1) return;
   if (there) deal(threads, tasks);
-  taper(threads, tasks);
+  // A task takes all rows of x anew where they are more than one call's.
+  if (x.rows <= kernels::kMaxGemmRows) taper(threads, tasks);
 }
 
 int gemm_width(int rows, int x_rows) {

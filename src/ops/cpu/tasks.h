@@ -22,7 +22,7 @@ struct GemmTask {
 // panels are `there`, a task takes rows of x that stay in it while the weight passes, which is read ahead. Else all
 // rows of x pass 512 rows of a panel at most, the last ones fewer and fewer: where all panels are there, in an order
 // that gives threads which take turns neighbours one after the other; else in the order of panels, so that the first
-// tasks need the first pages. Replaces the content of `tasks`.
+// tasks need the first pages (halves of the last tasks come behind all others). Replaces the content of `tasks`.
 void cut_gemm(const Weight& weight, bool there, const Activations& x, int threads, std::vector<GemmTask>& tasks);
 
 // How many of `rows` weight rows (whole blocks) to multiply by `x_rows` rows at once: the tile [x_rows, ..] stays in
