@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <span>
 
 #include "kernels/cpu/gemm.h"
@@ -60,6 +61,7 @@ TEST_F(GemmTasks, MeetEachPairOfRowsOnce) {
         for (const int columns : {16, 384, 1536, 3072, 20000}) {
           SCOPED_TRACE(testing::Message() << there << ' ' << threads << ' ' << rows << ' ' << columns);
           expect_each_once(cut({192, 64, 100}, DType::kF32, x(rows, columns), there, threads), rows);
+          expect_each_once(cut({1000, 700, 100}, DType::kF32, x(rows, columns), there, threads), rows);
         }
       }
     }
@@ -101,13 +103,17 @@ TEST_F(GemmTasks, OfFewRowsAreDealtSoThatTurnsOfAThreadAreNeighbours) {
   }
 }
 
-TEST_F(GemmTasks, EndInSmallOnesForWhoeverIsThroughFirst) {
+// A thread that finishes first waits for no more than the rest of a block.
+TEST_F(GemmTasks, LastOnesAreHalvedDownToABlock) {
   for (const bool there : {false, true}) {
     const std::vector<GemmTask> tasks = cut({4096, 2048}, DType::kBF16, x(8, 2048), there, /*threads=*/3);
     EXPECT_EQ(tasks.front().rows, 512);
+    EXPECT_TRUE(std::ranges::is_sorted(tasks, std::greater(), &GemmTask::rows));
     EXPECT_THAT(std::span(tasks).last(3), Each(Field(&GemmTask::rows, kBlock)));
     expect_each_once(tasks, 8);
   }
+  // More rows of x than a call takes would be taken anew for each.
+  EXPECT_THAT(cut({4096}, DType::kBF16, x(257, 65536), /*there=*/true), Each(Field(&GemmTask::rows, 512)));
   EXPECT_THAT(cut({4096}, DType::kBF16, x(8, 2048), /*there=*/true, /*threads=*/1), Each(Field(&GemmTask::rows, 512)));
 }
 

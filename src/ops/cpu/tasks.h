@@ -20,9 +20,10 @@ struct GemmTask {
 
 // About four tasks a thread where there is that much to do. x.rows > 0. Where x is larger than the second cache and all
 // panels are `there`, a task takes rows of x that stay in it while the weight passes, which is read ahead. Else all
-// rows of x pass 512 rows of a panel at most, the last ones fewer and fewer: where all panels are there, in an order
-// that gives threads which take turns neighbours one after the other; else in the order of panels, so that the first
-// tasks need the first pages (halves of the last tasks come behind all others). Replaces the content of `tasks`.
+// rows of x pass 512 rows of a panel at most: where all panels are there, in an order that gives threads which take
+// turns neighbours one after the other; else in the order of panels, so that the first tasks need the first pages.
+// Where a call of the kernel takes all rows of x, the last task of each thread is halved, its rest again, down to a
+// block of 64 rows; the rests come behind all others. Replaces the content of `tasks`.
 void cut_gemm(const Weight& weight, bool there, const Activations& x, int threads, std::vector<GemmTask>& tasks);
 
 // How many of `rows` weight rows (whole blocks) to multiply by `x_rows` rows at once: the tile [x_rows, ..] stays in
