@@ -7,6 +7,7 @@ they are). Fails if engines of one type do not compute the same model.
 """
 
 import csv
+import glob
 import json
 import os
 import resource
@@ -127,8 +128,8 @@ def computron(dtype: str, shape: str, folder: str) -> tuple[list[dict], float]:
     memory = int(1.1 * os.path.getsize(model)) + (1 << 29)
     for batch in BATCHES:
         write_requests(f"{raw}.requests", shape, batch)
-        if os.path.exists(f"{raw}.results"):
-            os.remove(f"{raw}.results")
+        for old in glob.glob(f"{glob.escape(raw)}.results*"):  # of a run that was killed, too: it would be resumed
+            os.remove(old)
         _, disturbed = run(["mpirun", "-n", "1", os.environ["PROGRAM"], "serve", "--model", f"{shape}={model}",
                             "--threads", str(THREADS), "--max-seqs", str(batch), "--device-memory", str(memory),
                             "--requests", f"{raw}.requests", "--output", f"{raw}.results", "--trace", f"{raw}.trace",
