@@ -158,14 +158,12 @@ void Gemm::run(const GemmChoice& choice, const std::byte* weight, int columns, f
 
 void Gemm::take_integers() {
   const QuantisedLayout layout(depth_, type_);
-  integers_.rows = rows_;
-  integers_.groups = ceil_div(rows_, IntegerRows::kMostTogether);
-  integers_.together = ceil_div(rows_, integers_.groups);
-  integers_.chunk = layout.group % 32 == 0 ? 32 : 16;
-  integers_.chunks = layout.depth / integers_.chunk;
-  integer_memory_.resize(integers_.padded_rows() * layout.depth);
-  steps_.resize(integers_.padded_rows() * integers_.chunks);
-  integers_.integers = integer_memory_.data();
+  integers_ = IntegerRows(rows_, layout);
+  const auto padded_rows = static_cast<std::size_t>(integers_.padded_rows());
+  const std::size_t lines = ceil_div(padded_rows * layout.depth * sizeof *integers_.integers, sizeof(Line));
+  integer_memory_.resize(std::max(integer_memory_.size(), lines));
+  steps_.resize(std::max(steps_.size(), padded_rows * integers_.chunks));
+  integers_.integers = reinterpret_cast<std::int16_t*>(integer_memory_.data());
   integers_.steps = steps_.data();
   make_integers_avx512(integers_, reinterpret_cast<const float*>(x_), depth_, type_.codes == DType::kFp4);
 }

@@ -69,6 +69,9 @@ class Gemm {
            const PanelResult* result = nullptr);
 
  private:
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
   struct alignas(64) Scratch {
     std::byte bytes[kPanelScratch];  // of gemm_panels
   };
@@ -79,13 +82,13 @@ class Gemm {
   WeightType type_;
   const std::byte* x_ = nullptr;  // the depth padded as packed; not of integers
   int rows_ = 0, depth_ = 0;
-  IntegerRows integers_{};                    // x of integers
-  std::vector<std::int16_t> integer_memory_;  // of integers_
-  std::vector<float> steps_;                  // of integers_
-  std::vector<std::byte> padded_;             // x with its depth padded by zeros; rarely needed
-  PackedRows packed_rows_{};                  // x, where kernels need it so
-  std::vector<float> packed_memory_;          // of packed_rows_
-  std::vector<std::byte> pairs_;              // of gemm_code_runs
+  IntegerRows integers_;              // x of integers
+  std::vector<Line> integer_memory_;  // of integers_
+  std::vector<float> steps_;          // of integers_
+  std::vector<std::byte> padded_;     // x with its depth padded by zeros; rarely needed
+  PackedRows packed_rows_{};          // x, where kernels need it so
+  std::vector<float> packed_memory_;  // of packed_rows_
+  std::vector<std::byte> pairs_;      // of gemm_code_runs
   std::unique_ptr<Scratch> scratch_ = std::make_unique<Scratch>();
 };
 

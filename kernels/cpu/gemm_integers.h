@@ -17,21 +17,46 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "computron/base/types.h"
 #include "kernels/cpu/gemm_panels.h"
+#include "kernels/cpu/quantised_panel.h"
 
 namespace computron::kernels {
 
-// Rows of x as integers, chunk by chunk, in groups of rows that are multiplied together. What fills the last group is
-// memory whose contents do not matter.
+// Rows of x as integers, in groups of rows that are multiplied together, and blocks of groups that meet a chunk of the
+// weight in turns. What fills the last group is memory whose contents do not matter.
 struct IntegerRows {
-  static constexpr int kMostTogether = 8;
+  // Up to kFewRows rows are one block, in groups of kMostTogether at most, which meet 16 columns at a time. More rows
+  // are blocks of kBlockRows at most, in groups of kTileRows, which meet all 64.
+  static constexpr int kFewRows = 32, kMostTogether = 8, kBlockRows = 48, kTileRows = 6;
+  static_assert(kBlockRows % kTileRows == 0);
 
-  int rows, together, groups;
-  int chunk, chunks;
-  std::int16_t* integers;  // [chunks, groups * together, chunk]
-  float* steps;            // [chunks, groups * together]
+  int rows = 0, groups = 0, together = 1;
+  int block_rows = 0;  // whole groups; the last block may have fewer, too
+  int chunk = 0, chunks = 0;
+  std::int16_t* integers = nullptr;  // block by block: [chunks, rows of the block, chunk]; at a whole cache line
+  float* steps = nullptr;            // block by block: [chunks, rows of the block]
 
-  constexpr std::size_t padded_rows() const { return static_cast<std::size_t>(groups) * together; }
+  IntegerRows() = default;
+  IntegerRows(int x_rows, const QuantisedLayout& layout)
+      : rows(x_rows),
+        groups(ceil_div(rows, in_tiles() ? kTileRows : kMostTogether)),
+        chunk(layout.group % 32 == 0 ? 32 : 16),
+        chunks(layout.depth / chunk) {
+    together = in_tiles() ? kTileRows : ceil_div(rows, groups);
+    block_rows = in_tiles() ? round_up(ceil_div(rows, ceil_div(rows, kBlockRows)), kTileRows) : kFewRows;
+  }
+
+  constexpr bool in_tiles() const { return rows > kFewRows; }
+  constexpr int padded_rows() const { return groups * together; }
+  // Of the block that begins with row `first`.
+  constexpr int rows_of_block(int first) const {
+    return padded_rows() - first < block_rows ? padded_rows() - first : block_rows;
+  }
+  // Where chunk c of row `first` + m lies, counted in chunks of a row; `first` begins a block.
+  constexpr std::size_t at(int first, int c, int m) const {
+    return static_cast<std::size_t>(first) * chunks + static_cast<std::size_t>(c) * rows_of_block(first) + m;
+  }
 };
 
 // Writes those of x [to.rows, depth]. halves: steps are half of themselves, for codes that count halves.

@@ -247,13 +247,13 @@ TEST(GemmKernels, CandidatesOfAQuantisedTypeHaveTheSameBits) {
 }
 
 TEST(GemmKernels, QuantisedWeightsHaveTheBitsOfTheirValuesOrIntegers) {
-  constexpr int kOut = 128, kMaxRows = 40;
+  constexpr int kOut = 128, kMaxRows = 50;
   for (const DType values : multiplied_values()) {
     for (const int in : {20, 64, 100, 1000}) {
       const auto x = random_floats(static_cast<std::size_t>(kMaxRows) * in, 1, values);
       for (const WeightType& type : quantised_types(values)) {
         expect_product_of_values(random_quantised(type, kOut, in, 2, ordinary_scales()), x,
-                                 {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17, 40});
+                                 {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17, 32, 33, 50});
         expect_product_of_values(random_quantised(type, kOut, in, 2, positive_scales()), x, {1, 2, 3, 4, 5, 6, 16, 17});
       }
     }
@@ -374,15 +374,18 @@ TEST(GemmKernels, QuantisedZerosKeepTheirSigns) {
 // An element of x that is not finite meets every code, 0 too, as the plain weight of the values does, or makes its row
 // NaN; rows beside it stay what they are.
 TEST(GemmKernels, QuantisedWeightsPassOnWhatIsNotFinite) {
-  constexpr int kOut = 64, kIn = 96, kRows = 9;
+  constexpr int kOut = 64;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  for (const DType values : multiplied_values()) {
-    auto x = random_floats(static_cast<std::size_t>(kRows) * kIn, 7, values);
-    for (int m = 0; m < kRows; m += 2) {
-      x[static_cast<std::size_t>(m) * kIn + 11 * m] = m % 3 == 0 ? kInfinity : m % 3 == 1 ? -kInfinity : std::nanf("1");
-    }
-    for (const WeightType& type : quantised_types(values)) {
-      expect_product_of_values(random_quantised(type, kOut, kIn, 8, ordinary_scales()), x, {1, 3, kRows});
+  for (const auto& [in, rows] : {std::pair(96, 9), {604, 34}}) {
+    for (const DType values : multiplied_values()) {
+      auto x = random_floats(static_cast<std::size_t>(rows) * in, 7, values);
+      for (int m = 0; m < rows; m += 2) {
+        const float bad = m % 3 == 0 ? kInfinity : m % 3 == 1 ? -kInfinity : std::nanf("1");
+        x[static_cast<std::size_t>(m) * in + (m % 4 == 0 ? 11 * m % in : in - 1)] = bad;
+      }
+      for (const WeightType& type : quantised_types(values)) {
+        expect_product_of_values(random_quantised(type, kOut, in, 8, ordinary_scales()), x, {1, 3, rows});
+      }
     }
   }
 }

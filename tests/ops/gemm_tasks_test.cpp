@@ -13,8 +13,11 @@
 namespace computron::test {
 namespace {
 
+using testing::AllOf;
 using testing::Each;
 using testing::Field;
+using testing::Ge;
+using testing::Le;
 
 constexpr int kBlock = kernels::kRowBlock;
 
@@ -119,9 +122,26 @@ TEST_F(GemmTasks, LastOnesAreHalvedDownToABlock) {
 
 // Expanding the weight again would cost more.
 TEST_F(GemmTasks, OfQuantisedWeightsTakeWholeCalls) {
+  const WeightType fp8(DType::kF32, DType::kFp8, DType::kBF16, 32);
+  EXPECT_THAT(cut({1536}, fp8, x(2048, 1536), /*there=*/true), Each(Field(&GemmTask::x_rows, 2048)));
+  EXPECT_THAT(cut({1536}, fp8, x(2048, 768), /*there=*/true), Each(Field(&GemmTask::x_rows, kernels::kMaxGemmRows)));
+}
+
+// A thread makes the integers of a row of x once, not for each task.
+TEST_F(GemmTasks, OfIntegersTakeRowsOfACallOneAfterTheOther) {
   const WeightType int8(DType::kF32, DType::kInt8, DType::kBF16, 32);
-  EXPECT_THAT(cut({1536}, int8, x(2048, 1536), /*there=*/true), Each(Field(&GemmTask::x_rows, 2048)));
-  EXPECT_THAT(cut({1536}, int8, x(2048, 768), /*there=*/true), Each(Field(&GemmTask::x_rows, kernels::kMaxGemmRows)));
+  if (!kernels::multiplies_integers(int8)) GTEST_SKIP() << "a processor that multiplies values of codes";
+  for (const int columns : {768, 8192}) {
+    for (const int rows : {33, 97, 253, 256, 257, 300, 961, 1024}) {
+      SCOPED_TRACE(testing::Message() << rows << ' ' << columns);
+      const std::vector<GemmTask> tasks = cut({1536, 512}, int8, x(rows, columns), /*there=*/true);
+      expect_each_once(tasks, rows);
+      EXPECT_TRUE(std::ranges::is_sorted(tasks, {}, &GemmTask::x_row));
+      const int least = rows <= kernels::kMaxGemmRows ? rows : 100;  // for whom the weight passes once more
+      EXPECT_THAT(tasks, Each(Field(&GemmTask::x_rows, AllOf(Ge(least), Le(kernels::kMaxGemmRows)))));
+    }
+  }
+  EXPECT_THAT(cut({1536}, int8, x(512, 2048), /*there=*/false), Each(Field(&GemmTask::x_rows, 512)));
 }
 
 TEST_F(GemmTasks, OfLongRowsTakeAllOfThem) {

@@ -105,6 +105,16 @@ TEST_P(QuantisedGemmTest, EveryBatchGivesWhatItsValuesGive) {
   }
 }
 
+// More rows than a call of a CPU's kernel takes.
+TEST_P(QuantisedGemmTest, RowsOfAPromptGiveWhatTheirValuesGive) {
+  constexpr int kOut = 200, kIn = 64, kRows = 300;
+  const auto x = random_floats(static_cast<std::size_t>(kRows) * kIn, 4, values_type());
+  for (const DType codes : {DType::kInt8, DType::kInt4}) {
+    const WeightType type(values_type(), codes, DType::kBF16, 32);
+    expect_product_of_values(random_quantised(type, kOut, kIn, 5, ordinary_scales()), x, {kRows});
+  }
+}
+
 TEST_P(QuantisedGemmTest, NarrowOutputsToo) {
   constexpr int kOut = 96, kIn = 128;
   for (const int rows : {3, 40}) {

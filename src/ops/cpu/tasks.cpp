@@ -4,7 +4,9 @@
 #include <bit>
 
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_integers.h"
 #include "kernels/cpu/pack.h"
+#include "kernels/cpu/quantised_panel.h"
 
 namespace computron {
 namespace {
@@ -76,12 +78,22 @@ int rows_that_stay(const Activations& x, bool quantised) {
   return std::min(round_up(ceil_div(x.rows, ceil_div(x.rows, fitting)), kXRowsStep), fitting);
 }
 
+// The same where codes are multiplied as integers: more rows than a call takes are cut, so that each thread makes the
+// integers of a row once. Parts are equal but for whole tiles.
+int rows_of_integers(const Activations& x) {
+  constexpr int kTile = kernels::IntegerRows::kTileRows, kMost = kernels::kMaxGemmRows / kTile * kTile;
+  if (x.rows <= kernels::kMaxGemmRows) return x.rows;
+  return round_up(ceil_div(x.rows, ceil_div(x.rows, kMost)), kTile);
+}
+
 }  // namespace
 
 void cut_gemm(const Weight& weight, bool there, const Activations& x, int threads, std::vector<GemmTask>& tasks) {
-  const int x_rows = there ? rows_that_stay(x, weight.type.quantised()) : x.rows, parts = ceil_div(x.rows, x_rows);
+  const bool integers = kernels::multiplies_integers(weight.type);
+  const int most = integers ? rows_of_integers(x) : rows_that_stay(x, weight.type.quantised());
+  const int x_rows = there ? most : x.rows, parts = ceil_div(x.rows, x_rows);
   int blocks = std::max(1, ceil_div(blocks_of(weight.panels) * parts, threads * kTasksPerThread));
-  if (parts == 1) blocks = std::min(blocks, kMaxTaskBlocks);
+  if (parts == 1 || integers) blocks = std::min(blocks, kMaxTaskBlocks);
   tasks.clear();
   for (int m = 0; m < x.rows; m += x_rows) {
     add_tasks(weight.panels, blocks * kRowBlock, m, std::min(x_rows, x.rows - m), tasks);

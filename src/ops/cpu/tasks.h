@@ -19,7 +19,8 @@ struct GemmTask {
 };
 
 // About four tasks a thread where there is that much to do. x.rows > 0. Where x is larger than the second cache and all
-// panels are `there`, a task takes rows of x that stay in it while the weight passes, which is read ahead. Else all
+// panels are `there`, a task takes rows of x that stay in it while the weight passes, which is read ahead. Where rows
+// become integers (kernels/cpu/gemm_integers.h), it takes one call's, and 512 rows of a panel at most. Else all
 // rows of x pass 512 rows of a panel at most: where all panels are there, in an order that gives threads which take
 // turns neighbours one after the other; else in the order of panels, so that the first tasks need the first pages.
 // Where a call of the kernel takes all rows of x, the last task of each thread is halved, its rest again, down to a
