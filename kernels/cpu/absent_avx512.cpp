@@ -33,7 +33,9 @@ void gemm_code_runs(const PanelCall&, std::byte*) { absent(); }
 void gemm_codes_bf16_avx512(const PanelCall&) { absent(); }
 void gemm_codes_f32_avx512(const PanelCall&) { absent(); }
 bool gemm_codes_as_amx(const PanelCall&) { absent(); }
+void gemm_integers_avx2(const PanelCall&, const IntegerRows&) { absent(); }
 void gemm_integers_avx512(const PanelCall&, const IntegerRows&) { absent(); }
+void make_integers_avx2(const IntegerRows&, const float*, int, bool) { absent(); }
 void make_integers_avx512(const IntegerRows&, const float*, int, bool) { absent(); }
 void gemm_f32_avx512(const PanelCall&) { absent(); }
 void gemm_f16_avx512(const PanelCall&) { absent(); }

@@ -8,7 +8,7 @@
 namespace computron::kernels {
 namespace {
 
-struct Expand512 {
+struct Expand512 : CodesAhead {
   using V = __m512;
   struct Two {
     V first, second;
@@ -70,15 +70,6 @@ struct Expand512 {
 
   static V splat(float x) { return _mm512_set1_ps(x); }
   static V multiply(V a, V b) { return _mm512_mul_ps(a, b); }
-
-  // Memory for the line that is so far ahead of `p`: into the second cache, and from 1 KiB ahead into the first.
-  // GCC 12 removes calls of a function that only prefetches, unless it is inlined.
-  static __attribute__((always_inline)) void ask(const std::byte* p, int ahead_bytes) {
-    constexpr int kNearBytes = 1024;
-    const char* line = reinterpret_cast<const char*>(p);
-    _mm_prefetch(line + ahead_bytes, _MM_HINT_T1);
-    _mm_prefetch(line + kNearBytes, _MM_HINT_T0);
-  }
 
   static V load_scales(const std::byte* p, DType dtype, int v) {
     if (dtype == DType::kF32) return _mm512_loadu_ps(p + 64 * v);

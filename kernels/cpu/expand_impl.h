@@ -17,6 +17,18 @@ namespace {
 // is not rounded rightly from subnormal floats.
 inline constexpr float kSmallestSafe = 0x1p-117f, kLargestSafe = 0x1p119f;
 
+// For kernels that take codes in registers.
+struct CodesAhead {
+  // Memory for the line that is so far ahead of `p`: into the second cache, and from 1 KiB ahead into the first.
+  // GCC 12 removes calls of a function that only prefetches, unless it is inlined.
+  static __attribute__((always_inline)) void ask(const std::byte* p, int ahead_bytes) {
+    constexpr int kNearBytes = 1024;
+    const char* line = reinterpret_cast<const char*>(p);
+    _mm_prefetch(line + ahead_bytes, _MM_HINT_T1);
+    _mm_prefetch(line + kNearBytes, _MM_HINT_T0);
+  }
+};
+
 // Format: V, 16 floats; splat, multiply; load_scales(p, dtype, v): 16 of 64 scales; load_scales(p, factors, v): of
 // e4m3, times the doubles that are their rows' factors; all_safe(V); spread(scales by row, scales by code of a pair of
 // k); store(to, V, V) of 32 values; kPairBytes of 128 values; kAhead: the cache that memory is asked into. Int8, Int4,

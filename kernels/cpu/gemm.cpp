@@ -103,7 +103,7 @@ std::vector<GemmKernel> gemm_kernels(const WeightType& type) {
     if (type.quantised()) return {};
   }
   if (isa == Isa::kAvx2) return {GemmKernel::kAvx2};
-  if (multiplies_integers(type)) return {GemmKernel::kVnni};  // which rounds rows of x
+  if (multiplies_integers(type)) return {GemmKernel::kAvx2, GemmKernel::kVnni};
   return {GemmKernel::kAvx2, GemmKernel::kAvx512};
 }
 
@@ -141,11 +141,11 @@ void Gemm::run(const GemmChoice& choice, const std::byte* weight, int columns, f
   const bool widened = widens(type_) && rows_ >= kWidenedRows;
   if (!type_.quantised() && !widened) return run_values(choice.kernel, type_.values, call);
   const QuantisedLayout layout(depth_, type_);
-  const bool integers = choice.kernel == GemmKernel::kVnni;
+  const bool integers = multiplies_integers(type_);
   const Expansion expansion{type_, layout, integers ? nullptr : expand_with(choice.kernel, input, layout)};
   call.expansion = &expansion;
   if (integers) {
-    gemm_integers_avx512(call, integers_);
+    choice.kernel == GemmKernel::kVnni ? gemm_integers_avx512(call, integers_) : gemm_integers_avx2(call, integers_);
     take_from_tile(call);
   } else if (layout.in_runs && rows_ <= kMostRunRows) {
     pairs_.resize(code_runs_scratch(rows_, call.depth));
@@ -165,7 +165,8 @@ void Gemm::take_integers() {
   steps_.resize(std::max(steps_.size(), padded_rows * integers_.chunks));
   integers_.integers = reinterpret_cast<std::int16_t*>(integer_memory_.data());
   integers_.steps = steps_.data();
-  make_integers_avx512(integers_, reinterpret_cast<const float*>(x_), depth_, type_.codes == DType::kFp4);
+  const auto make = usable_isa() == Isa::kAvx512Vnni ? make_integers_avx512 : make_integers_avx2;
+  make(integers_, reinterpret_cast<const float*>(x_), depth_, type_.codes == DType::kFp4);
 }
 
 // So that no kernel meets a partial depth, whose last columns would have to be masked: garbage times a padding zero is

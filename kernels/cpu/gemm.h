@@ -3,8 +3,8 @@
 //   float32    AVX-512 or AVX2 (gemm_panels)
 //   float16    AVX-512 or AVX2 (gemm_panels); rows of float32
 //   bfloat16   AMX (gemm_amx), else AVX512_BF16 (gemm_panels), else as float16
-//   quantised  int8, int4 and fp4 in integers where AVX-512 has VNNI but not BF16 (gemm_integers); else as their
-//              values, bfloat16 where that has products of its own, else float32, to which slices are expanded
+//   quantised  int8, int4 and fp4 in integers on x86 with AVX2 alone, or AVX-512 that has VNNI but not BF16
+//              (gemm_integers); else as their values, bfloat16 where that has products of its own, else float32, to which slices are expanded
 //              meanwhile (expand.h); few rows with AVX-512, for bfloat16 values with BF16 and VBMI: without a copy of
 //              the values (gemm_codes); but for fp8, few rows with AMX: in runs (gemm_code_runs)
 //

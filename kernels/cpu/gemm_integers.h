@@ -1,6 +1,7 @@
-// x · wᵀ for quantised weights whose codes are whole numbers (int8, int4, and fp4 in halves), multiplied as such: for
-// processors with dot products of integers (AVX-512 VNNI) but none of bfloat16, where those of 16 bits make 32 products
-// in the time of 16 fused multiply-adds of float32, and codes need no conversion.
+// x · wᵀ for quantised weights whose codes are whole numbers (int8, int4, and fp4 in halves), multiplied as such, so that
+// they need no conversion to float32. For x86 processors without products of bfloat16 which make 32 products of 16-bit
+// integers in the time of 16 fused multiply-adds (AVX-512 VNNI), or 16 in that of 8 and an addition (AVX2): that one has
+// a port of its own there. With AVX-512 alone it has none, and codes become values.
 //
 // Elements of x become integers of 16 bits. Those of a chunk, 32 neighbours (16, where groups are no multiples of 32),
 // share a step, the power of two of which the largest has 2^14 to 2^15 (32767 at most): no element changes by more than
@@ -27,7 +28,7 @@ namespace computron::kernels {
 // weight in turns. What fills the last group is memory whose contents do not matter.
 struct IntegerRows {
   // Up to kFewRows rows are one block, in groups of kMostTogether at most, which meet 16 columns at a time. More rows
-  // are blocks of kBlockRows at most, in groups of kTileRows, which meet all 64.
+  // are blocks of kBlockRows at most, in groups of kTileRows, which meet all 64. (By AVX2 all meet 16, six at a time.)
   static constexpr int kFewRows = 32, kMostTogether = 8, kBlockRows = 48, kTileRows = 6;
   static_assert(kBlockRows % kTileRows == 0);
 
@@ -59,10 +60,12 @@ struct IntegerRows {
   }
 };
 
-// Writes those of x [to.rows, depth]. halves: steps are half of themselves, for codes that count halves.
+// Write those of x [to.rows, depth]. halves: steps are half of themselves, for codes that count halves.
+void make_integers_avx2(const IntegerRows& to, const float* x, int depth, bool halves);
 void make_integers_avx512(const IntegerRows& to, const float* x, int depth, bool halves);
 
-// Requires call.expansion of a type that multiplies_integers(). call.x is not used.
+// Require call.expansion of a type that multiplies_integers(). call.x is not used.
+void gemm_integers_avx2(const PanelCall& call, const IntegerRows& x);
 void gemm_integers_avx512(const PanelCall& call, const IntegerRows& x);
 
 }  // namespace computron::kernels

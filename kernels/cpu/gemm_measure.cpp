@@ -59,7 +59,7 @@ Choices alternatives(const WeightType& type, const GemmChoice& to, Stage stage) 
   }
   if (to.kernel == GemmKernel::kAmx) return given;
   if (stage == Stage::kCodesAhead) {
-    const bool in_registers = type.quantised() && to.kernel != GemmKernel::kAvx2;
+    const bool in_registers = type.quantised() && (multiplies_integers(type) || to.kernel != GemmKernel::kAvx2);
     return in_registers ? with_each(given, &PanelBlocking::codes_ahead_bytes, kCodesAheadBytes) : given;
   }
   if (type.quantised()) return given;

@@ -30,6 +30,7 @@ std::string_view name_of(Isa isa);
 
 // What this processor has (isa_x86.cpp, isa_aarch64.cpp).
 Isa processor_isa();
+bool has_integer_pairs();     // one operation adds products of 16-bit integers in pairs: x86's AVX2
 bool has_byte_permutes();     // AVX-512 VBMI
 bool has_byte_compression();  // AVX-512 VBMI2
 

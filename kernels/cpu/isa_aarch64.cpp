@@ -14,6 +14,9 @@ std::span<const NamedIsa> known_isas() {
 
 Isa processor_isa() { return Isa::kAvx2; }
 
+// NEON takes three, and gains by float32.
+bool has_integer_pairs() { return false; }
+
 bool has_byte_permutes() { return false; }
 
 bool has_byte_compression() { return false; }

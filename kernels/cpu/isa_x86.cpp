@@ -45,6 +45,8 @@ Isa processor_isa() {
   return processor_has_amx() && tiles_permitted() ? Isa::kAmx : Isa::kAvx512Bf16;
 }
 
+bool has_integer_pairs() { return true; }
+
 bool has_byte_permutes() { return __builtin_cpu_supports("avx512vbmi"); }
 
 bool has_byte_compression() { return __builtin_cpu_supports("avx512vbmi2"); }

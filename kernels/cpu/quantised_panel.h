@@ -27,8 +27,9 @@ namespace computron::kernels {
 
 // Whether codes of `type` are multiplied as the whole numbers that they are (gemm_integers.h), not as values.
 inline bool multiplies_integers(const WeightType& type) {
+  const Isa isa = usable_isa();
   return type.quantised() && type.values == DType::kF32 && type.codes != DType::kFp8 &&
-         usable_isa() == Isa::kAvx512Vnni;
+         (isa == Isa::kAvx512Vnni || (isa == Isa::kAvx2 && has_integer_pairs()));
 }
 
 // Where things lie in a block, in bytes from its beginning.
