@@ -10,7 +10,7 @@
 # PROGRAM  computron         (build/release/computron)
 # NOTE     a line for the result file, such as where other models came from
 # WORK     checkpoints and raw figures, kept between runs (build/perf/perplexity)
-# About a minute. COMPUTRON_MAX_ISA=avx2 multiplies quantised weights in float32.
+# About a minute. COMPUTRON_MAX_ISA=avx512 multiplies quantised weights in float32.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=${WORK:-build/perf/perplexity}

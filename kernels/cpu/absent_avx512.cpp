@@ -1,5 +1,5 @@
-// Stands for the kernels of AVX-512 and AMX where the program is for another processor: usable_isa() never chooses
-// them.
+// Stands for the kernels that x86 alone has, of AVX-512, AMX and integers, where the program is for another processor:
+// nothing chooses them there.
 #include "computron/base/error.h"
 #include "kernels/cpu/activation_kernels.h"
 #include "kernels/cpu/attention_tiles.h"

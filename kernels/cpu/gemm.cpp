@@ -103,7 +103,7 @@ std::vector<GemmKernel> gemm_kernels(const WeightType& type) {
     if (type.quantised()) return {};
   }
   if (isa == Isa::kAvx2) return {GemmKernel::kAvx2};
-  if (multiplies_integers(type)) return {GemmKernel::kAvx2, GemmKernel::kVnni};
+  if (multiplies_integers(type)) return {GemmKernel::kVnni};  // for many rows, too, which no measurement shows
   return {GemmKernel::kAvx2, GemmKernel::kAvx512};
 }
 

@@ -4,9 +4,10 @@
 //   float16    AVX-512 or AVX2 (gemm_panels); rows of float32
 //   bfloat16   AMX (gemm_amx), else AVX512_BF16 (gemm_panels), else as float16
 //   quantised  int8, int4 and fp4 in integers on x86 with AVX2 alone, or AVX-512 that has VNNI but not BF16
-//              (gemm_integers); else as their values, bfloat16 where that has products of its own, else float32, to which slices are expanded
-//              meanwhile (expand.h); few rows with AVX-512, for bfloat16 values with BF16 and VBMI: without a copy of
-//              the values (gemm_codes); but for fp8, few rows with AMX: in runs (gemm_code_runs)
+//              (gemm_integers); else as their values, bfloat16 where that has products of its own, else float32, to
+//              which slices are expanded meanwhile (expand.h); few rows with AVX-512, for bfloat16 values with BF16 and
+//              VBMI: without a copy of the values (gemm_codes); but for fp8, few rows with AMX: in runs
+//              (gemm_code_runs)
 //
 // Every kernel adds the products of one result, or of integers the sums of neighbouring ones, in the order of k in one
 // chain, so a row has the same bits whatever rows are beside it and however the weight is cut. A library's kernels do

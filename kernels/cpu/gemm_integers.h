@@ -1,7 +1,7 @@
-// x · wᵀ for quantised weights whose codes are whole numbers (int8, int4, and fp4 in halves), multiplied as such, so that
-// they need no conversion to float32. For x86 processors without products of bfloat16 which make 32 products of 16-bit
-// integers in the time of 16 fused multiply-adds (AVX-512 VNNI), or 16 in that of 8 and an addition (AVX2): that one has
-// a port of its own there. With AVX-512 alone it has none, and codes become values.
+// x · wᵀ for quantised weights whose codes are whole numbers (int8, int4, and fp4 in halves), multiplied as such, so
+// that they need no conversion to float32: for x86 processors without products of bfloat16, by AVX-512 VNNI, whose dot
+// products make 32 products of 16-bit integers in the time of 16 fused multiply-adds, or by AVX2. With AVX-512 alone
+// codes become values (kernels/README.md).
 //
 // Elements of x become integers of 16 bits. Those of a chunk, 32 neighbours (16, where groups are no multiples of 32),
 // share a step, the power of two of which the largest has 2^14 to 2^15 (32767 at most): no element changes by more than
@@ -28,7 +28,8 @@ namespace computron::kernels {
 // weight in turns. What fills the last group is memory whose contents do not matter.
 struct IntegerRows {
   // Up to kFewRows rows are one block, in groups of kMostTogether at most, which meet 16 columns at a time. More rows
-  // are blocks of kBlockRows at most, in groups of kTileRows, which meet all 64. (By AVX2 all meet 16, six at a time.)
+  // are blocks of kBlockRows at most, in groups of kTileRows, which meet all 64. (AVX2 has groups of its
+  // own.)
   static constexpr int kFewRows = 32, kMostTogether = 8, kBlockRows = 48, kTileRows = 6;
   static_assert(kBlockRows % kTileRows == 0);
 

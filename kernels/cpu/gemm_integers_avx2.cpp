@@ -112,8 +112,10 @@ class EightChunks {
 
 // ---- codes
 
-// words<v>(pair): those of a pair of k of the v-th 8 of 64 columns, a column's two side by side.
-struct ByteCodes {
+// words<v>(pair): those of a pair of k of the v-th 8 of 64 columns, a column's two side by side. kMostRows leave room
+// in registers for what that takes.
+struct Int8Codes {
+  static constexpr int kMostRows = 6;
   static constexpr int kPairBytes = 2 * kRowBlock;
   template <int kEight>
   static __m256i words(const std::byte* pair) {
@@ -128,7 +130,8 @@ struct InNibbles {
   static __m256i load(const std::byte* pair) { return Expand256::load256(pair + kEight % 2 * 32); }
 };
 
-struct NibbleCodes {
+struct Int4Codes {
+  static constexpr int kMostRows = 6;
   static constexpr int kPairBytes = kRowBlock;
   template <int kEight>
   static __m256i words(const std::byte* pair) {
@@ -139,7 +142,8 @@ struct NibbleCodes {
 };
 
 // As halves. The upper byte of a word finds its value in the table, and the lower one, whose index is zero, none.
-struct E2M1Codes {
+struct Fp4Codes {
+  static constexpr int kMostRows = 5;
   static constexpr int kPairBytes = kRowBlock;
   template <int kEight>
   static __m256i words(const std::byte* pair) {
@@ -157,7 +161,7 @@ struct E2M1Codes {
 
 // ---- products
 
-// Up to six rows meet codes in registers; for more, codes become words in the first cache, which six at a time meet.
+// Few rows meet codes in registers; for more, codes become words in the first cache, which six at a time meet.
 template <class Codes, int kChunk>
 class IntegersByAvx2 {
   static constexpr int kPairs = kChunk / 2, kEights = kRowBlock / kLanes;
@@ -188,7 +192,7 @@ class IntegersByAvx2 {
       if (k % e_.layout.group == 0) load_scales(block, k / e_.layout.group, scales);
       const std::byte* codes = block + e_.layout.codes_at(k);
       const std::size_t at = x_.at(first_row, c, 0);
-      if (rows <= kMostTogether) {
+      if (rows <= Codes::kMostRows) {
         add_rows(InCodes{codes, call_.blocking.codes_ahead_bytes}, at, rows, scales, sums);
       } else {
         add_many(codes, at, rows, scales, sums);
@@ -215,6 +219,7 @@ class IntegersByAvx2 {
 
   // Words as add_rows() wants them: words<v>(number of a pair of k), and ask(that) for memory further on.
   struct InCodes {
+    static constexpr int kMostRows = Codes::kMostRows;
     const std::byte* codes;
     int ahead_bytes;
     template <int kEight>
@@ -228,6 +233,7 @@ class IntegersByAvx2 {
     }
   };
   struct InMemory {
+    static constexpr int kMostRows = kMostTogether;
     const Words& all;
     template <int kEight>
     __m256i words(int pair) const {
@@ -259,7 +265,7 @@ class IntegersByAvx2 {
   // Rows of x from the one on whose chunk is number `at`.
   template <int kRows = 1, class Source>
   void add_rows(const Source& source, std::size_t at, int rows, const Scales& scales, float (*sums)[kRowBlock]) const {
-    if constexpr (kRows < kMostTogether) {
+    if constexpr (kRows < Source::kMostRows) {
       if (rows > kRows) return add_rows<kRows + 1>(source, at, rows, scales, sums);
     }
     add_columns<kRows, 0>(source, x_.integers + at * kChunk, x_.steps + at, scales, sums);
@@ -349,11 +355,11 @@ void make_integers_avx2(const IntegerRows& to, const float* x, int depth, bool h
 void gemm_integers_avx2(const PanelCall& call, const IntegerRows& x) {
   switch (call.expansion->type.codes) {
     case DType::kInt8:
-      return multiply_codes_avx2<ByteCodes>(call, x);
+      return multiply_codes_avx2<Int8Codes>(call, x);
     case DType::kInt4:
-      return multiply_codes_avx2<NibbleCodes>(call, x);
+      return multiply_codes_avx2<Int4Codes>(call, x);
     default:
-      return multiply_codes_avx2<E2M1Codes>(call, x);
+      return multiply_codes_avx2<Fp4Codes>(call, x);
   }
 }
 

@@ -38,8 +38,8 @@ constexpr Table kEnvironment[] = {
     {"SLURM_RESTART_COUNT", "A job that Slurm has started again takes its output from its own earlier start."},
     {"COMPUTRON_MAX_ISA",
      "The widest vectors that kernels on CPU may use: avx2, avx512, avx512_vnni, avx512_bf16 or amx (on aarch64: "
-     "neon). Below avx512_bf16, bfloat16 weights are multiplied in float32; with avx512_vnni int8, int4 and fp4 in "
-     "integers. Ranks whose widest vectors differ end the job with 78."},
+     "neon). Below avx512_bf16, bfloat16 weights are multiplied in float32; with avx2 and avx512_vnni int8, int4 and "
+     "fp4 in integers. Ranks whose widest vectors differ end the job with 78."},
     {"CUBLAS_WORKSPACE_CONFIG, NVIDIA_TF32_OVERRIDE, NCCL_ALGO, NCCL_PROTO",
      "Change what libraries compute: they must be the same on all ranks, or the job ends with 78."},
 };

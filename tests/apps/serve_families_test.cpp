@@ -68,7 +68,7 @@ TEST_P(ServeFamilies, ChooseTheTokensOfTransformers) {
   EXPECT_GE(served.metrics.at("swaps").at("count").get<int>(), static_cast<int>(kDecoders.size()));
 }
 
-// Codes whose values are multiplied in float32, in which routers choose as in transformers.
+// Codes that are multiplied in float32, or as integers by rows of 15 bits: in both routers choose as in transformers.
 TEST_P(ServeFamilies, ExpertsOfCodesChooseTheTokensOfTransformers) {
   if (!on_cpu()) GTEST_SKIP() << "GPUs multiply them in bfloat16";
   if (GetParam().first > 2) GTEST_SKIP() << "the codes would be cut within their groups";
