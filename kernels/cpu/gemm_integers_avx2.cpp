@@ -41,7 +41,7 @@ class EightChunks {
         make(x + k, kLanes, at, stride);
       } else {
         float padded[kWhole] = {};
-        if (left > 0) std::memcpy(padded, x + k, left * sizeof(float));
+        std::memcpy(padded, x + k, left * sizeof(float));  // some: chunks go to the next 32 elements and no further
         make(padded, std::min(kLanes, to_.chunks - c), at, stride);
       }
     }
@@ -276,23 +276,17 @@ class IntegersByAvx2 {
   static void add_columns(const Source& source, const std::int16_t* x, const float* steps, const Scales& scales,
                           float (*sums)[kRowBlock]) {
     constexpr int kTogether = kRows == 1 ? 8 : kRows == 2 ? 4 : 2;
-    add_some(source, x, steps, scales, sums, Rows<kRows>(), FirstEight<kFirst>(),
-             std::make_integer_sequence<int, kTogether>());
+    add_some<kRows, kFirst>(source, x, steps, scales, sums, std::make_integer_sequence<int, kTogether>());
     if constexpr (kFirst + kTogether < kEights) {
       add_columns<kRows, kFirst + kTogether>(source, x, steps, scales, sums);
     }
   }
 
-  template <int kRows>
-  using Rows = std::integral_constant<int, kRows>;
-  template <int kEight>
-  using FirstEight = std::integral_constant<int, kEight>;
-
   // Not inlined: else GCC 12 keeps products of six rows in memory.
-  template <class Source, int kRows, int kFirst, int... kOf>
+  template <int kRows, int kFirst, class Source, int... kOf>
   static __attribute__((noinline)) void add_some(const Source& source, const std::int16_t* x, const float* steps,
-                                                 const Scales& scales, float (*sums)[kRowBlock], Rows<kRows>,
-                                                 FirstEight<kFirst>, std::integer_sequence<int, kOf...>) {
+                                                 const Scales& scales, float (*sums)[kRowBlock],
+                                                 std::integer_sequence<int, kOf...>) {
     constexpr int kTogether = sizeof...(kOf);
     __m256i products[kRows][kTogether];
 #pragma GCC unroll 8
