@@ -12,6 +12,9 @@ target_include_directories(computron_flags INTERFACE ${PROJECT_SOURCE_DIR}/inclu
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(COMPUTRON_X86 ON)
   set(COMPUTRON_BASELINE -march=x86-64-v3)
+  # Of files that are run where the processor has AVX-512. GCC 12 warns of its own intrinsics (bug 105593).
+  set(COMPUTRON_AVX512 -mprfchw -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized> -Wno-uninitialized)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(COMPUTRON_X86 OFF)
   set(COMPUTRON_BASELINE -march=armv8.2-a+fp16+dotprod -flax-vector-conversions -fsigned-char)
