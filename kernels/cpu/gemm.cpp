@@ -28,6 +28,7 @@ PanelBlocking default_blocking() {
   PanelBlocking blocking;
   if (intel) {
     blocking.ahead_bytes = 2 << 10;
+    blocking.blocks_at_once = PanelBlocking::kMostAtOnce;
     blocking.again_bytes = 0;
   }
   return blocking;

@@ -17,6 +17,7 @@ namespace computron::kernels {
 namespace {
 
 constexpr int kAheadBytes[] = {128, 256, 1 << 10, 2 << 10, 4 << 10};
+constexpr int kBlocksAtOnce[] = {1, 2, PanelBlocking::kMostAtOnce};
 constexpr int kSliceBytes[] = {32 << 10, 64 << 10, 128 << 10};
 constexpr int kAgainBytes[] = {0, 8 << 10, 16 << 10};
 constexpr int kCodesAheadBytes[] = {1024, 2048, 3072, 4096, 6144};
@@ -39,12 +40,13 @@ Choices with_each(const Choices& choices, int PanelBlocking::*member, const int 
 }
 
 // What is chosen one after the other, given those before. Codes are multiplied in slices of one size.
-enum class Stage { kKernel, kAhead, kSlices, kCodesAhead };
-constexpr Stage kStages[] = {Stage::kKernel, Stage::kAhead, Stage::kSlices, Stage::kCodesAhead};
+enum class Stage { kKernel, kAhead, kBlocks, kSlices, kCodesAhead };
+constexpr Stage kStages[] = {Stage::kKernel, Stage::kAhead, Stage::kBlocks, Stage::kSlices, Stage::kCodesAhead};
 
 // How many rows show it.
 std::vector<int> rows_of(Stage stage) {
   if (stage == Stage::kKernel) return {1, 4, 8};
+  if (stage == Stage::kBlocks) return {1, 2};
   if (stage == Stage::kSlices) return {8};
   return {1, 4};
 }
@@ -64,6 +66,10 @@ Choices alternatives(const WeightType& type, const GemmChoice& to, Stage stage) 
   }
   if (type.quantised()) return given;
   if (stage == Stage::kAhead) return with_each(given, &PanelBlocking::ahead_bytes, kAheadBytes);
+  if (stage == Stage::kBlocks) {
+    const bool wide = to.kernel == GemmKernel::kAvx512;  // AVX2's registers hold the sums of one
+    return wide ? with_each(given, &PanelBlocking::blocks_at_once, kBlocksAtOnce) : given;
+  }
   return with_each(with_each(given, &PanelBlocking::slice_bytes, kSliceBytes), &PanelBlocking::again_bytes,
                    kAgainBytes);
 }

@@ -2,11 +2,12 @@
 //
 // A packed weight is read in steps: of each column one float32 or float16, or two bfloat16 that follow each other in k.
 // Rows of x meet a block of 64 columns in groups that fit into registers. One group streams
-// through the block; several pass it slice by slice, a slice being what a cache holds beside the next. Memory is asked
-// ahead for what comes next. A quantised weight is expanded slice by slice (expand.h), whatever the rows, and so is one
-// of 16 bits that is multiplied in float32, for many. Every result is one chain in the order of k, of fused
-// multiply-adds (float32; float16 and bfloat16 as float32) or of dot products of two (bfloat16: vdpbf16ps, for which
-// denormals are zero), so that neither rows, nor vectors, nor blocking changes its bits.
+// through the block, or, of few rows, through several side by side; several groups pass it slice by slice, a slice
+// being what a cache holds beside the next. Memory is asked ahead for what comes next. A quantised weight is expanded
+// slice by slice (expand.h), whatever the rows, and so is one of 16 bits that is multiplied in float32, for many. Every
+// result is one chain in the order of k, of fused multiply-adds (float32; float16 and bfloat16 as float32) or of dot
+// products of two (bfloat16: vdpbf16ps, for which denormals are zero), so that neither rows, nor vectors, nor blocking
+// changes its bits.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,11 @@ struct PanelBlocking {
   // that is more.
   static constexpr int kShortSlice = 64, kMostSlice = 512, kManyRows = 32;
 
+  // Blocks that one row, or up to three, meet at once: memory is read in so many places side by side.
+  static constexpr int kMostAtOnce = 4;
+
   int ahead_bytes = 256;         // of a single group
+  int blocks_at_once = 1;        // at most; a power of two
   int slice_bytes = 64 << 10;    // of several groups of fewer rows: in the second cache; whole steps
   int again_bytes = 8 << 10;     // of several groups; 0: memory is asked once
   int codes_ahead_bytes = 3072;  // of codes that gemm_codes and gemm_integers multiply

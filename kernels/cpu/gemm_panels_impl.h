@@ -43,7 +43,15 @@ class PanelGemm {
   void run() const {
     if (call_.expansion == nullptr && passes_ > 1) return run_slices();
     const std::byte* block = call_.weight;
-    for (int n = 0; n < call_.columns; n += kRowBlock, block += call_.block_bytes(steps_ * kUnitBytes)) {
+    const std::size_t block_bytes = call_.block_bytes(steps_ * kUnitBytes);
+    int n = 0;
+    if (const int at_once = blocks_at_once(); at_once > 1) {
+      const int columns = at_once * kRowBlock;
+      for (; n + columns <= call_.columns; n += columns, block += at_once * block_bytes) {
+        run_at_once(at_once, block, call_.tile + n);
+      }
+    }
+    for (; n < call_.columns; n += kRowBlock, block += block_bytes) {
       call_.expansion == nullptr ? run_once(block, call_.tile + n) : run_expanded(block, call_.tile + n);
     }
   }
@@ -73,6 +81,18 @@ class PanelGemm {
     int vectors = kBlockVectors;
     while (vectors * rows > Format::kSums) vectors /= 2;
     return vectors;
+  }
+
+  // How many blocks so many rows meet at once where registers hold their sums: a power of two, 1 of more rows.
+  static constexpr int most_at_once(int rows) {
+    int blocks = PanelBlocking::kMostAtOnce;
+    while (blocks > 1 && blocks * kBlockVectors * rows > Format::kSums) blocks /= 2;
+    return blocks;
+  }
+  int blocks_at_once() const {
+    const int most = most_at_once(call_.rows);
+    if (call_.expansion != nullptr) return 1;
+    return call_.blocking.blocks_at_once < most ? call_.blocking.blocks_at_once : most;
   }
 
   int rows_of_group(int m) const {
@@ -147,6 +167,49 @@ class PanelGemm {
   void run_once(const std::byte* block, float* tile) const {
     Ahead ahead{reinterpret_cast<const char*>(block) + call_.blocking.ahead_bytes, kUnitBytes};
     run_groups<kUnitLines, /*kAgain=*/false>(slice_at(block, 0, steps_, tile), ahead);
+  }
+
+  // All rows meet `blocks` blocks.
+  template <int kRows = 1, int kBlocks = 2>
+  void run_at_once(int blocks, const std::byte* block, float* tile) const {
+    if constexpr (most_at_once(kRows + 1) > 1) {
+      if (call_.rows > kRows) return run_at_once<kRows + 1, kBlocks>(blocks, block, tile);
+    }
+    if constexpr (most_at_once(kRows) > kBlocks) {
+      if (blocks > kBlocks) return run_at_once<kRows, 2 * kBlocks>(blocks, block, tile);
+    }
+    if constexpr (most_at_once(kRows) >= kBlocks) multiply_at_once<kRows, kBlocks>(block, tile);
+  }
+
+  template <int kRows, int kBlocks>
+  void multiply_at_once(const std::byte* block, float* tile) const {
+    V sums[kBlocks][kRows][kBlockVectors];
+#pragma GCC unroll 4
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma GCC unroll 4
+      for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 16
+        for (int v = 0; v < kBlockVectors; ++v) sums[b][m][v] = Format::zero();
+      }
+    }
+    const std::size_t block_units = static_cast<std::size_t>(steps_) * kRowBlock;
+    const auto* unit = reinterpret_cast<const Unit*>(block);
+    const Row* x = x_;
+    for (int k = 0; k < steps_; ++k, unit += kRowBlock, x += kStepRows<kRows>) {
+#pragma GCC unroll 4
+      for (int b = 0; b < kBlocks; ++b) {
+        const Unit* of_block = unit + b * block_units;
+        const char* next = reinterpret_cast<const char*>(of_block) + call_.blocking.ahead_bytes;
+        for (int line = 0; line < kUnitLines; ++line) _mm_prefetch(next + line * kLine, _MM_HINT_T1);
+        add_step(of_block, x, sums[b]);
+      }
+    }
+    const bool to_result = call_.result != nullptr && call_.result->of_sums;
+    Place place{.row = 0, .column = static_cast<int>(tile - call_.tile), .tile = tile, .first = true, .last = true};
+#pragma GCC unroll 4
+    for (int b = 0; b < kBlocks; ++b, place.column += kRowBlock, place.tile += kRowBlock) {
+      to_result ? put_result(sums[b], place) : put(sums[b], place.tile, static_cast<std::size_t>(call_.columns));
+    }
   }
 
   // Many rows go through longer slices, so that their sums seldom wait in the tile. What goes through scratch memory is

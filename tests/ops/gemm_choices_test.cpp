@@ -64,8 +64,8 @@ TEST_F(GemmChoicesTest, KeepsChoicesInAFile) {
   const auto& b = other.blocking;
   std::string changed = written.substr(0, written.find("f16/f16 "));
   std::ostringstream line;
-  line << "f16/f16 " << name_of(other.kernel) << ' ' << b.ahead_bytes << ' ' << b.slice_bytes << ' ' << b.again_bytes
-       << ' ' << b.codes_ahead_bytes << '\n';
+  line << "f16/f16 " << name_of(other.kernel) << ' ' << b.ahead_bytes << ' ' << b.blocks_at_once << ' ' << b.slice_bytes
+       << ' ' << b.again_bytes << ' ' << b.codes_ahead_bytes << '\n';
   // Types are in the order of their names: f16 first.
   changed = written.substr(0, written.find('\n') + 1) + line.str() + written.substr(written.find("f32/f32 "));
   write(file_, changed);
@@ -86,12 +86,12 @@ TEST_F(GemmChoicesTest, AddsTypesToAFile) {
 
 TEST_F(GemmChoicesTest, DoesNotTrustAFile) {
   const WeightType type = DType::kF32;
-  const std::string title = "computron gemm 7\n";
+  const std::string title = "computron gemm 8\n";
   fs::create_directories(file_.parent_path());
   for (const std::string& text :
-       {std::string(), std::string("\0\1\2", 3), std::string("something else\nf32/f32 avx2 256 131072 16384 3072\n"),
-        title, title + "f32/f32", title + "f32/f32 ", title + "f32/f32 avx2 256 131071 16384 3072\n",
-        title + "f32/f32 amx -1 0 0 0\n", title + "f32/f32 avx9 256 131072 16384 3072\n"}) {
+       {std::string(), std::string("\0\1\2", 3), std::string("something else\nf32/f32 avx2 256 1 131072 16384 3072\n"),
+        title, title + "f32/f32", title + "f32/f32 ", title + "f32/f32 avx2 256 1 131071 16384 3072\n",
+        title + "f32/f32 amx -1 0 0 0 0\n", title + "f32/f32 avx9 256 1 131072 16384 3072\n"}) {
     write(file_, text);
     GemmChoices choices;
     choices.choose({&type, 1}, file_, kShort_s);

@@ -123,6 +123,27 @@ TEST(GemmKernels, MatchDoubleLoopWithTheSameBitsForAnyRowsKernelAndBlocking) {
   }
 }
 
+// Seven blocks: some at once and a rest, whichever way a call cuts them.
+TEST(GemmKernels, BlocksAtOnceHaveTheBitsOfOneByItself) {
+  constexpr int kOut = 7 * 64, kMaxRows = 5;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const DType input = kernels::gemm_input_dtype(dtype);
+    for (const int in : {20, 1000}) {
+      const auto x = bytes_of(random_floats(static_cast<std::size_t>(kMaxRows) * in, 1, input), input);
+      const auto packed = pack(random_floats(static_cast<std::size_t>(kOut) * in, 2, dtype), kOut, in, dtype);
+      for (const GemmKernel kernel : kernels::gemm_kernels(dtype)) {
+        for (int rows = 1; rows <= kMaxRows; ++rows) {
+          const auto expected = multiply({kernel, {.blocks_at_once = 1}}, dtype, x, rows, in, packed, kOut);
+          for (const int blocks : {2, 4}) {
+            expect_same(multiply({kernel, {.blocks_at_once = blocks}}, dtype, x, rows, in, packed, kOut), expected,
+                        fmt::format("{} by {}, {} rows, {} blocks", name_of(dtype), name_of(kernel), rows, blocks));
+          }
+        }
+      }
+    }
+  }
+}
+
 // Weights of 16 bits that are multiplied as float32 are what they are when they are stored so.
 TEST(GemmKernels, WidenedWeightsHaveTheBitsOfFloat32) {
   constexpr int kOut = 128;

@@ -21,14 +21,14 @@ namespace {
 namespace fs = std::filesystem;
 using kernels::GemmChoice;
 
-constexpr const char* kTitle = "computron gemm 7";  // another one when kernels change, so that all is measured again
+constexpr const char* kTitle = "computron gemm 8";  // another one when kernels change, so that all is measured again
 
 std::string key_of(const WeightType& type) { return fmt::format("{}/{}", name_of(type.values), name_of(type.codes)); }
 
 std::string text_of(const GemmChoice& choice) {
   const auto& b = choice.blocking;
-  return fmt::format("{} {} {} {} {}", name_of(choice.kernel), b.ahead_bytes, b.slice_bytes, b.again_bytes,
-                     b.codes_ahead_bytes);
+  return fmt::format("{} {} {} {} {} {}", name_of(choice.kernel), b.ahead_bytes, b.blocks_at_once, b.slice_bytes,
+                     b.again_bytes, b.codes_ahead_bytes);
 }
 
 // By type, as text. Empty where there is no such file or it is not one of ours.
