@@ -188,15 +188,16 @@ std::vector<WeightType> weight_types() {
 // What the program would choose at its start, and how long it would take to do so.
 void print_choices(std::string_view types) {
   fmt::print(
-      "\n| type | chosen kernel | ahead | slice | again | codes ahead, bytes | measured in ms |\n"
-      "|---|---|---|---|---|---|---|\n");
+      "\n| type | chosen kernel | ahead | blocks at once | slice | again | codes ahead, bytes | measured in ms |\n"
+      "|---|---|---|---|---|---|---|---|\n");
   for (const WeightType& type : weight_types()) {
     if (!name_of(type).starts_with(types)) continue;
     const double begin_s = now_s();
-    const kernels::GemmChoice choice = kernels::measure_gemm(type, 0.03);
+    const kernels::GemmChoice choice = kernels::measure_gemm(type, kernels::kMeasurement_s);
     const auto& b = choice.blocking;
-    fmt::print("| {} | {} | {} | {} | {} | {} | {:.0f} |\n", name_of(type), kernels::name_of(choice.kernel),
-               b.ahead_bytes, b.slice_bytes, b.again_bytes, b.codes_ahead_bytes, 1e3 * (now_s() - begin_s));
+    fmt::print("| {} | {} | {} | {} | {} | {} | {} | {:.0f} |\n", name_of(type), kernels::name_of(choice.kernel),
+               b.ahead_bytes, b.blocks_at_once, b.slice_bytes, b.again_bytes, b.codes_ahead_bytes,
+               1e3 * (now_s() - begin_s));
   }
 }
 

@@ -17,14 +17,16 @@
 
 namespace computron::kernels {
 
-// A matter of time alone. The defaults suit Zen 4; default_gemm has others for Intel's processors.
+// A matter of time alone. The defaults suit Zen 4, where blocks_at_once was not measured; default_gemm has others for
+// Intel's processors.
 struct PanelBlocking {
   // Steps of a slice in scratch memory: kShortSlice, for kManyRows rows and more kMostSlice, 128 KiB of a block with
   // four bytes a column. As many rows meet a packed block in equal slices of so many at most, or of slice_bytes where
   // that is more.
   static constexpr int kShortSlice = 64, kMostSlice = 512, kManyRows = 32;
 
-  // Blocks that one row, or up to three, meet at once: memory is read in so many places side by side.
+  // Blocks that one row meets at once; two or three rows meet half as many. Memory is read in so many places side by
+  // side.
   static constexpr int kMostAtOnce = 4;
 
   int ahead_bytes = 256;         // of a single group

@@ -45,7 +45,7 @@ class PanelGemm {
     const std::byte* block = call_.weight;
     const std::size_t block_bytes = call_.block_bytes(steps_ * kUnitBytes);
     int n = 0;
-    if (const int at_once = blocks_at_once(); at_once > 1) {
+    for (int at_once = blocks_at_once(); at_once > 1; at_once /= 2) {  // what is left, by half as many
       const int columns = at_once * kRowBlock;
       for (; n + columns <= call_.columns; n += columns, block += at_once * block_bytes) {
         run_at_once(at_once, block, call_.tile + n);
@@ -192,6 +192,11 @@ class PanelGemm {
         for (int v = 0; v < kBlockVectors; ++v) sums[b][m][v] = Format::zero();
       }
     }
+    const auto place_of = [&](int b) {
+      float* to = tile + b * kRowBlock;
+      return Place{.row = 0, .column = static_cast<int>(to - call_.tile), .tile = to, .first = true, .last = true};
+    };
+    for (int b = 0; b < kBlocks && call_.result != nullptr; ++b) ask_for_result<kRows, kBlockVectors>(place_of(b));
     const std::size_t block_units = static_cast<std::size_t>(steps_) * kRowBlock;
     const auto* unit = reinterpret_cast<const Unit*>(block);
     const Row* x = x_;
@@ -205,9 +210,9 @@ class PanelGemm {
       }
     }
     const bool to_result = call_.result != nullptr && call_.result->of_sums;
-    Place place{.row = 0, .column = static_cast<int>(tile - call_.tile), .tile = tile, .first = true, .last = true};
 #pragma GCC unroll 4
-    for (int b = 0; b < kBlocks; ++b, place.column += kRowBlock, place.tile += kRowBlock) {
+    for (int b = 0; b < kBlocks; ++b) {
+      const Place place = place_of(b);
       to_result ? put_result(sums[b], place) : put(sums[b], place.tile, static_cast<std::size_t>(call_.columns));
     }
   }

@@ -86,7 +86,7 @@ TEST_F(GemmChoicesTest, AddsTypesToAFile) {
 
 TEST_F(GemmChoicesTest, DoesNotTrustAFile) {
   const WeightType type = DType::kF32;
-  const std::string title = "computron gemm 8\n";
+  const std::string title = "computron gemm 9\n";
   fs::create_directories(file_.parent_path());
   for (const std::string& text :
        {std::string(), std::string("\0\1\2", 3), std::string("something else\nf32/f32 avx2 256 1 131072 16384 3072\n"),

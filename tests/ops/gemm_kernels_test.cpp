@@ -166,7 +166,7 @@ TEST(GemmKernels, WidenedWeightsHaveTheBitsOfFloat32) {
 
 // All that a measurement may choose.
 TEST(GemmKernels, CandidatesOfATypeHaveTheSameBits) {
-  constexpr int kOut = 128, kIn = 1500, kMaxRows = 17;
+  constexpr int kOut = 256, kIn = 1500, kMaxRows = 17;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const auto x = random_floats(static_cast<std::size_t>(kMaxRows) * kIn, 1, kernels::gemm_input_dtype(dtype));
     const auto x_bytes = bytes_of(x, kernels::gemm_input_dtype(dtype));
@@ -216,7 +216,8 @@ void expect_in_tile(const WeightType& type, const std::vector<std::byte>& weight
   const DType input = kernels::gemm_input_dtype(type);
   const auto x = bytes_of(random_floats(static_cast<std::size_t>(kMostRows) * in, 1, input), input);
   for (const GemmKernel kernel : kernels::gemm_kernels(type)) {
-    for (const int rows : {1, kMostRows}) {
+    const GemmChoice choice{kernel, {.blocks_at_once = PanelBlocking::kMostAtOnce}};
+    for (const int rows : {1, 2, kMostRows}) {
       const Floats expected = multiply({kernel, {}}, type, x, rows, in, weight, out);
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
         const std::vector<std::byte> untouched(expected.size() * sizeof(float), std::byte{5});
@@ -229,7 +230,7 @@ void expect_in_tile(const WeightType& type, const std::vector<std::byte>& weight
                                           .dtype = dtype,
                                           .of_sums = false,
                                           .bias = nullptr};
-        gemm.run({kernel, {}}, weight.data(), out, tile.data(), &result);
+        gemm.run(choice, weight.data(), out, tile.data(), &result);
         expect_same(tile, expected, fmt::format("a tile by {}", name_of(kernel)));
         EXPECT_EQ(found, untouched);
       }
@@ -238,7 +239,7 @@ void expect_in_tile(const WeightType& type, const std::vector<std::byte>& weight
 }
 
 TEST(GemmKernels, SumsThatAreToBeActivatedStayInTheTile) {
-  constexpr int kOut = 128, kIn = 320;
+  constexpr int kOut = 256, kIn = 320;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     expect_in_tile(dtype, pack(random_floats(kOut * kIn, 2, dtype), kOut, kIn, dtype), kOut, kIn);
   }

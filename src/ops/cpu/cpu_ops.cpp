@@ -9,6 +9,7 @@
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/embed.h"
+#include "kernels/cpu/gemm_measure.h"
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/residual.h"
@@ -22,7 +23,6 @@ namespace {
 
 // A fork and a join cost a few microseconds: less than this many elements are not worth another thread.
 constexpr int kMinElementsPerItem = 16384;
-constexpr double kSecondsToChoose = 0.03;  // kernels of a type of weight
 
 // body(row) for all rows, several to an item where rows are short.
 template <class Body>
@@ -69,7 +69,7 @@ WeightType CpuOps::weight_type(const WeightType& checkpoint) const {
 }
 
 void CpuOps::choose_kernels(std::span<const WeightType> types) {
-  if (may_measure_kernels()) choices_.choose(types, gemm_choices_file(), kSecondsToChoose);
+  if (may_measure_kernels()) choices_.choose(types, gemm_choices_file(), kernels::kMeasurement_s);
 }
 
 CpuOps::Workspace& CpuOps::workspace(int thread) {

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using kernels::GemmChoice;
 
-constexpr const char* kTitle = "computron gemm 8";  // another one when kernels change, so that all is measured again
+constexpr const char* kTitle = "computron gemm 9";  // another one when kernels change, so that all is measured again
 
 std::string key_of(const WeightType& type) { return fmt::format("{}/{}", name_of(type.values), name_of(type.codes)); }
 
