@@ -56,14 +56,18 @@ class EmulatedIsa : public ::testing::Test {
 
 float from_bf16(std::uint16_t x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16); }
 
+// Byte of a tile, in rows of kTileRowBytes.
+std::size_t place(int row, int byte) {
+  return static_cast<std::size_t>(row) * kTileRowBytes + static_cast<std::size_t>(byte);
+}
 float float_at(const Tile& tile, int row, int column) {
   float x;
-  std::memcpy(&x, &tile[static_cast<std::size_t>(64 * row + 4 * column)], sizeof x);
+  std::memcpy(&x, &tile[place(row, 4 * column)], sizeof x);
   return x;
 }
 float bf16_at(const Tile& tile, int row, int column) {
   std::uint16_t x;
-  std::memcpy(&x, &tile[static_cast<std::size_t>(64 * row + 2 * column)], sizeof x);
+  std::memcpy(&x, &tile[place(row, 2 * column)], sizeof x);
   return from_bf16(x);
 }
 
@@ -157,7 +161,7 @@ TEST_F(EmulatedIsa, TilesAddEvenAndOddProductsByThemselves) {
           odd = std::fma(bf16_at(x, m, 2 * pair + 1), bf16_at(w, pair, 2 * n + 1), odd);
         }
         const float sum = float_at(sums, m, n) + (even + odd);
-        std::memcpy(&expected[static_cast<std::size_t>(64 * m + 4 * n)], &sum, sizeof sum);
+        std::memcpy(&expected[place(m, 4 * n)], &sum, sizeof sum);
       }
     }
     EXPECT_EQ(emulated_calls().multiply_tiles(sums, x, w, rows, pairs, columns), expected) << rows << ' ' << columns;

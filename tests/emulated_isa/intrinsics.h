@@ -20,6 +20,7 @@
 #undef _tile_stored
 #undef _tile_dpbf16ps
 
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the names of others
 // Arguments may have commas that only the compiler proper knows for those of a template.
 #define _mm512_dpbf16_ps(sums, a, b) \
   ::computron::emulated_isa::dot_products(sums, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b))
@@ -37,3 +38,4 @@
   ::computron::emulated_isa::load_tile(tile, from, static_cast<std::size_t>(stride))
 #define _tile_stored(tile, to, stride) ::computron::emulated_isa::store_tile(tile, to, static_cast<std::size_t>(stride))
 #define _tile_dpbf16ps ::computron::emulated_isa::multiply_tiles
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

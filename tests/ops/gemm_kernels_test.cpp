@@ -271,7 +271,7 @@ TEST(GemmKernels, CandidatesOfAQuantisedTypeHaveTheSameBits) {
 TEST(GemmKernels, QuantisedWeightsHaveTheBitsOfTheirValuesOrIntegers) {
   constexpr int kOut = 128, kMaxRows = 50;
   for (const DType values : multiplied_values()) {
-    for (const int in : {20, 64, 100, 1000}) {
+    for (const int in : {20, 64, 100, 604}) {
       const auto x = random_floats(static_cast<std::size_t>(kMaxRows) * in, 1, values);
       for (const WeightType& type : quantised_types(values)) {
         expect_product_of_values(random_quantised(type, kOut, in, 2, ordinary_scales()), x,
