@@ -14,13 +14,15 @@
 #include <utility>
 
 #include "computron/base/log.h"
+#include "computron/base/stop.h"
 
 namespace computron {
 namespace {
 
 constexpr std::size_t kMaxLine = 4096;
+constexpr useconds_t kLockPause_us = 100000;
 constexpr int kTakeOverTries = 100;  // for the one taken over to notice and leave
-constexpr useconds_t kTakeOverPause_us = 100000;
+constexpr int kRestartTries = 1200;  // for a file server to give up a machine that is gone, as NFS does after 90 s
 
 std::string environment(std::initializer_list<const char*> names) {
   for (const char* name : names) {
@@ -88,9 +90,13 @@ std::string LockHolder::shown() const {
   return fmt::format("host {}, process {}, {}", host, pid, job.empty() ? "no batch job" : "job " + job);
 }
 
+bool was_restarted(const LockHolder& earlier, const LockHolder& self) {
+  return !earlier.job.empty() && earlier.job == self.job && self.restart > earlier.restart;
+}
+
 bool is_gone(const LockHolder& earlier, const LockHolder& self, bool locked) {
   if (earlier.host.empty()) return locked;  // ended before it wrote its name, unless that is just about to come
-  if (!earlier.job.empty() && earlier.job == self.job && self.restart > earlier.restart) return true;
+  if (was_restarted(earlier, self)) return true;
   if (earlier.host != self.host) return false;
   return locked || earlier.boot != self.boot || (kill(static_cast<pid_t>(earlier.pid), 0) != 0 && errno == ESRCH);
 }
@@ -98,11 +104,11 @@ bool is_gone(const LockHolder& earlier, const LockHolder& self, bool locked) {
 OutputLock::OutputLock(const OutputFolder& folder, std::string name, bool take_over)
     : folder_(folder), name_(std::move(name)) {
   do {
-    open();
+    open(take_over);
   } while (!same_file());  // its last holder gave it back between opening and locking
-  earlier_ = LockHolder::parse(content(fd_));
-  if (take_over) return;
-  if (state_ != State::kHeld && is_gone(earlier_, LockHolder::self(0), state_ == State::kFree)) return;
+  const std::string line = content(fd_);
+  earlier_ = LockHolder::parse(line);
+  if (take_over || is_free(line)) return;
   throw Error(
       ExitCode::kCannotCreate,
       fmt::format("cannot create '{}': its output belongs to another job ({}); if that one is gone for certain, "
@@ -121,16 +127,26 @@ void OutputLock::give_back() noexcept try {
   spdlog::warn("{}", error.what());
 }
 
-void OutputLock::open() {
+void OutputLock::open(bool take_over) {
   fd_ = folder_.open(name_, "");
   state_ = try_lock();
+  if (state_ != State::kHeld || take_over) return;
+  earlier_ = LockHolder::parse(content(fd_));
+  if (!was_restarted(earlier_, LockHolder::self(0))) return;
+  spdlog::info("waiting for the lock of '{}', which this job's last attempt held ({})", folder_.path_of(name_),
+               earlier_.shown());
+  if (wait_for_lock(kRestartTries)) state_ = State::kFree;
+}
+
+// `line`: of the file. Without locks, a file that nobody has written to is anybody's: whoever writes last has it.
+bool OutputLock::is_free(const std::string& line) const {
+  if (state_ == State::kHeld) return false;
+  if (state_ == State::kUnknown && line.empty()) return true;
+  return is_gone(earlier_, LockHolder::self(0), state_ == State::kFree);
 }
 
 OutputLock::State OutputLock::try_lock() const {
-  struct flock whole {};
-  whole.l_type = F_WRLCK;
-  whole.l_whence = SEEK_SET;
-  if (fcntl(fd_.get(), F_OFD_SETLK, &whole) == 0) return State::kFree;
+  if (folder_.calls().lock(fd_.get()) == 0) return State::kFree;
   return errno == EAGAIN || errno == EACCES ? State::kHeld : State::kUnknown;
 }
 
@@ -162,18 +178,21 @@ void OutputLock::claim(std::uint64_t epoch, const DiskWait& wait) {
   append_all(file, mine_.to_string(), /*lines=*/false, wait);
   file.sync();
   claimed_ = true;
-  if (state_ == State::kHeld) wait_for_lock();
-}
-
-// The one taken over looks at the file once a second, ends, and lets go of the lock. If it does not (it is stalled),
-// its own look before the next write is what holds it back.
-void OutputLock::wait_for_lock() const {
-  for (int i = 0; i < kTakeOverTries; ++i) {
-    if (try_lock() == State::kFree) return;
-    usleep(kTakeOverPause_us);
-  }
+  if (state_ == State::kUnknown) check();  // that nobody else did so at the same time
+  // The one taken over looks at the file once a second, ends, and lets go of the lock. If it does not (it is stalled),
+  // its own look before the next write is what holds it back.
+  if (state_ != State::kHeld || wait_for_lock(kTakeOverTries)) return;
   spdlog::warn("the job that held '{}' ({}) has not ended; it will when it wants to write", folder_.path_of(name_),
                earlier_.shown());
+}
+
+bool OutputLock::wait_for_lock(int tries) const {
+  for (int i = 0; i < tries; ++i) {
+    throw_if_stopped();
+    if (try_lock() == State::kFree) return true;
+    usleep(kLockPause_us);
+  }
+  return false;
 }
 
 bool OutputLock::is_mine() const { return same_file() && content(fd_) == mine_.to_string(); }

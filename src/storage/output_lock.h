@@ -32,14 +32,18 @@ struct LockHolder {
 // the same host would not have let happen.
 bool is_gone(const LockHolder& earlier, const LockHolder& self, bool locked);
 
+// Whether the earlier holder is this very job, which the batch system has started again since.
+bool was_restarted(const LockHolder& earlier, const LockHolder& self);
+
 class OutputLock {
  public:
-  // Error{kCannotCreate} naming the holder unless the file is free, its holder gone, or `take_over`. Borrows `folder`.
+  // Error{kCannotCreate} naming the holder unless the file is free, its holder gone, or `take_over`. A job that was
+  // restarted waits for the lock for two minutes, until Error{kStopped}. Borrows `folder`.
   OutputLock(const OutputFolder& folder, std::string name, bool take_over);
   ~OutputLock();  // gives it back
 
   std::uint64_t epoch() const { return earlier_.epoch; }  // of the earlier holder
-  // Writes this job's name.
+  // Writes this job's name. Throws like check() where there are no locks and another job has done so, too.
   void claim(std::uint64_t epoch, const DiskWait& wait);
   // Error{kCannotCreate} if the file is no longer as claim() left it; Error{kIo} if that cannot be told or the whole
   // folder is gone.
@@ -51,9 +55,10 @@ class OutputLock {
  private:
   enum class State { kFree, kHeld, kUnknown };  // unknown: no such locks here
   State try_lock() const;
-  void open();
+  void open(bool take_over);
+  bool is_free(const std::string& line) const;
   bool same_file() const;
-  void wait_for_lock() const;
+  bool wait_for_lock(int tries) const;
   bool is_mine() const;
   std::string content(const FileDescriptor& fd) const;
 

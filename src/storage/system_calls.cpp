@@ -31,6 +31,13 @@ int SystemCalls::renameat(int folder, const char* from, const char* to) { return
 
 int SystemCalls::unlinkat(int folder, const char* name) { return ::unlinkat(folder, name, 0); }
 
+int SystemCalls::lock(int fd) {
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  return fcntl(fd, F_OFD_SETLK, &whole);
+}
+
 SystemCalls& system_calls() {
   static SystemCalls calls;
   return calls;

@@ -21,6 +21,8 @@ class SystemCalls {
   virtual int fdatasync(int fd);
   virtual int renameat(int folder, const char* from, const char* to);
   virtual int unlinkat(int folder, const char* name);
+  // fcntl(2) with F_OFD_SETLK: a lock of the whole file against all others. Does not wait.
+  virtual int lock(int fd);
 };
 
 // The system's own.
