@@ -23,6 +23,7 @@ namespace computron::journal {
 
 inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::size_t kMaxPayload = std::size_t{16} << 20;
+inline constexpr std::size_t kLinesInRecord = 4096;  // at most, of those that may be any number
 
 // Which job this is. Each attempt writes its own; they agree, but for what a person allowed to differ.
 struct Header {

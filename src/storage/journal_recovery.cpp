@@ -15,7 +15,6 @@
 namespace computron {
 namespace {
 
-constexpr std::size_t kLinesInRecord = 4096;
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
 
 // Follows the records.
@@ -172,7 +171,7 @@ std::uint64_t sound_results(const std::vector<journal::Commit>& commits, const R
 
 // Adds a line that begins at `begin` to COMMITs of at most kLinesInRecord lines.
 void add_line(std::vector<journal::Commit>& commits, std::uint64_t begin, std::string_view text, RequestId line) {
-  if (commits.empty() || commits.back().lines.size() == kLinesInRecord) {
+  if (commits.empty() || commits.back().lines.size() == journal::kLinesInRecord) {
     commits.push_back({.begin = begin, .end = begin, .digest = 0, .lines = {}});
   }
   journal::Commit& commit = commits.back();
@@ -227,7 +226,7 @@ std::map<RequestId, std::uint64_t> scan(const ReadAt& results, std::uint64_t res
 void add_key(Recovered& state, const InputLine& line) {
   state.history.set_done(line.number, true);
   if (state.history.known(line.number)) return;
-  if (state.keys.empty() || state.keys.back().lines.size() == kLinesInRecord) state.keys.emplace_back();
+  if (state.keys.empty() || state.keys.back().lines.size() == journal::kLinesInRecord) state.keys.emplace_back();
   state.keys.back().lines.push_back({line.number, line.key});
   state.history.note(line.number, line.key);
 }

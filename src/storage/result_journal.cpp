@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <filesystem>
@@ -442,8 +443,14 @@ void JournalState::append_record(const journal::Record& record) {
   journal_dirty = true;
 }
 
+// Any number of lines may have been read while the disk took its time.
 void JournalState::flush_notes() {
-  if (!new_keys.lines.empty()) append_record(std::exchange(new_keys, {}));
+  const std::vector<journal::LineKey> lines = std::exchange(new_keys, {}).lines;
+  for (auto begin = lines.begin(); begin != lines.end();) {
+    const auto end = begin + std::min<std::ptrdiff_t>(journal::kLinesInRecord, lines.end() - begin);
+    append_record(journal::Keys{{begin, end}});
+    begin = end;
+  }
   if (new_input_end) append_record(*std::exchange(new_input_end, std::nullopt));
 }
 

@@ -500,6 +500,21 @@ TEST(ResultJournal, CompleteShardMindsItsOwnLinesOnly) {
   expect_error(ExitCode::kData, "another input, of 2 requests; this one has 3", [&] { open(); });
 }
 
+// As many as are read while one fsync takes long; in one record they would be too many for the journal.
+TEST(ResultJournal, LinesReadBetweenTwoWritesMayBeAnyNumber) {
+  constexpr RequestId kMany = 700'000;
+  Attempts job;
+  {
+    ResultJournal journal = job.begin(system_calls());
+    for (RequestId line = 0; line < kMany; ++line) journal.note_line(line, key_of(0));
+    journal.commit();
+  }
+  const ClaimedOutput output = job.claim(system_calls());
+  EXPECT_EQ(output.history().lines_known(), kMany);
+  EXPECT_TRUE(output.history().fits(kMany - 1, key_of(0)));
+  EXPECT_FALSE(output.history().fits(kMany - 1, key_of(1)));
+}
+
 TEST(ResultJournal, AttemptsAreCounted) {
   Attempts job;
   EXPECT_EQ(job.begin(system_calls()).attempt(), 1u);
