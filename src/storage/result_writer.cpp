@@ -15,7 +15,12 @@ ResultWriter::ResultWriter(ResultJournal journal, const WriterOptions& options)
     : journal_(std::move(journal)), history_(journal_->history()), attempt_(journal_->attempt()), options_(options) {
   journal_->set_pause([this](double seconds) { return pause(seconds); });
   thread_ = std::thread([this] { run(); });
-  note_thread_ = std::thread([this] { run_notes(); });
+  try {
+    note_thread_ = std::thread([this] { run_notes(); });
+  } catch (...) {
+    end_thread();
+    throw;
+  }
 }
 
 ResultWriter::~ResultWriter() {
@@ -103,7 +108,7 @@ void ResultWriter::end_thread() {
   work_.notify_all();
   notes_.notify_all();
   thread_.join();
-  note_thread_.join();
+  if (note_thread_.joinable()) note_thread_.join();  // not if it could not be started
 }
 
 // What is queued counts as queued until it is in the file. Once a second at least it is seen whose output this is.

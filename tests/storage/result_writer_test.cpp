@@ -19,6 +19,7 @@
 #include "computron/base/digest.h"
 #include "tests/requests/requests_support.h"
 #include "tests/storage/failing_calls.h"
+#include "tests/support/few_threads.h"
 
 namespace computron {
 namespace {
@@ -229,6 +230,16 @@ TEST(ResultWriter, FullDiskIsAnIoError) {
   const int code = in_child(mount_small_disk, [&] { write_megabytes(folder / "small/out"); });
   if (code == -1) GTEST_SKIP() << "mounting a small disk is not permitted here";
   EXPECT_EQ(code, static_cast<int>(ExitCode::kIo));
+}
+
+// There is one for the results, but none for the notes.
+TEST(ResultWriter, ThreadThatCannotBeStartedIsAnError) {
+  const TemporaryFolder folder;
+  fs::permissions(folder / "", fs::perms::all);
+  const WithFewThreads outcome = with_two_threads([&] { ResultWriter writer(begun(folder / "out")); });
+  if (outcome == WithFewThreads::kNotToBeHad) GTEST_SKIP() << "only root can become another user";
+  EXPECT_EQ(outcome, WithFewThreads::kSystemError);
+  EXPECT_FALSE(fs::exists(folder / "out.lock")) << "it was given back";
 }
 
 // The file size limit fails writes half-way, as a full disk does, everywhere.

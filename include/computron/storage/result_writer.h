@@ -35,6 +35,7 @@ struct WriterOptions {
 // which must not stand behind a slow fsync. A failure of either ends both.
 class ResultWriter {
  public:
+  // std::system_error if a thread cannot be started; the output is given back then.
   explicit ResultWriter(ResultJournal journal, const WriterOptions& options = {});
   ~ResultWriter();  // writes and commits what is queued, leaves OUT.partial
 
