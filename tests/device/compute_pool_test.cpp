@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/device/device_support.h"
+#include "tests/support/few_threads.h"
 
 namespace computron {
 namespace {
@@ -172,6 +173,13 @@ TEST(ComputePool, NestingIsRefused) {
         2, [](int, int) {}, progress);
   };
   EXPECT_THROW(pool.parallel_for(2, nested, progress), Error);
+}
+
+// Some are there already, and wait for work.
+TEST(ComputePool, ThreadThatCannotBeStartedIsAnError) {
+  const WithFewThreads outcome = with_two_threads([] { const ComputePool pool(8, 0); });
+  if (outcome == WithFewThreads::kNotToBeHad) GTEST_SKIP() << "only root can become another user";
+  EXPECT_EQ(outcome, WithFewThreads::kSystemError);
 }
 
 TEST(ComputePool, ComesAndGoesWithoutWork) {

@@ -1,6 +1,9 @@
 #include "src/device/cpu/compute_pool.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "computron/base/error.h"
@@ -26,12 +29,24 @@ const void* upper_half_of(const std::atomic<std::uint64_t>& round) {
 
 ComputePool::ComputePool(int threads, int spin_us) : spin_us_(spin_us) {
   workers_.reserve(static_cast<std::size_t>(threads - 1));
-  for (int thread = 1; thread < threads; ++thread) {
-    workers_.emplace_back([this, thread] { work(thread); });
+  try {
+    for (int thread = 1; thread < threads; ++thread) {
+      workers_.emplace_back([this, thread] { work(thread); });
+    }
+  } catch (const std::system_error& error) {
+    stop();
+    throw Error(ExitCode::kSystem,
+                fmt::format("cannot start compute thread {} of {}: {}", this->threads(), threads - 1, error.what()));
+  } catch (...) {
+    stop();
+    throw;
   }
 }
 
-ComputePool::~ComputePool() {
+ComputePool::~ComputePool() { stop(); }
+
+// The workers end; who joins them are their destructors.
+void ComputePool::stop() {
   stopping_ = true;
   round_.fetch_add(1);
   futex_wake(&round_);

@@ -28,7 +28,8 @@ class ComputePool {
  public:
   using Body = std::function<void(int thread, int item)>;
 
-  // Starts threads - 1 workers. A thread without work spins for `spin_us` microseconds, then sleeps.
+  // Starts threads - 1 workers. A thread without work spins for `spin_us` microseconds, then sleeps. Error{kSystem} if
+  // one cannot be started.
   ComputePool(int threads, int spin_us);
   ~ComputePool();
   ComputePool(const ComputePool&) = delete;
@@ -56,6 +57,7 @@ class ComputePool {
   void take_items(int thread, AfterItem&& after_item);
   void keep_error() noexcept;
 
+  void stop();
   void work(int thread);
   std::uint32_t await_round_after(std::uint32_t number);
   bool enter(std::uint32_t number);
