@@ -41,6 +41,14 @@ Settings settings_of(const ServeOptions& options, const std::vector<CheckpointIn
   return settings;
 }
 
+// An output that is complete by now may be what the last attempts got done.
+void check_progress_of(const ServeFiles& files, const ServeOptions& options) {
+  if (files.inputs.empty() || files.inputs.size() < options.requests.size()) return;
+  std::vector<const ClaimedOutput*> outputs;
+  for (const InputFiles& input : files.inputs) outputs.push_back(&std::get<ClaimedOutput>(*input.found));
+  check_progress(outputs);
+}
+
 std::string image_folder(const std::string& requests) {
   return requests == "-" ? "." : std::filesystem::path(requests).parent_path().string();
 }
@@ -48,10 +56,7 @@ std::string image_folder(const std::string& requests) {
 }  // namespace
 
 void open_output(const ServeOptions& options, int ranks, ServeFiles& files) {
-  for (const std::string& requests : options.requests) {
-    if (requests == "-" || access(requests.c_str(), R_OK) == 0) continue;
-    throw Error(ExitCode::kNoInput, fmt::format("cannot read requests from {}", requests));
-  }
+  for (const std::string& requests : options.requests) check_input(requests);
   if (!options.profiles.empty()) files.profiles = {options.profiles, read_profiles(options.profiles)};
   if (options.dry_run) {
     files.inputs.push_back({.requests = options.requests.front(), .output = {}});
@@ -73,6 +78,7 @@ void open_output(const ServeOptions& options, int ranks, ServeFiles& files) {
       files.inputs.push_back(std::move(input));
     }
   }
+  check_progress_of(files, options);
   check_folder(options.metrics);
   check_folder(options.trace);
   check_folder(options.status);

@@ -37,8 +37,8 @@ struct ServeFiles {
 };
 
 // Rank 0, before anything is loaded: the journal of results goes on where an earlier job ended, and whatever is written
-// at the end is refused now if it cannot be. Error{kNoInput}, {kCannotCreate} and those of claim_output() and
-// read_profiles().
+// at the end is refused now if it cannot be. Error{kNoInput}, {kCannotCreate} and those of claim_output(),
+// check_progress() and read_profiles(). An attempt that is refused here has not begun.
 void open_output(const ServeOptions& options, int ranks, ServeFiles& files);
 
 // Collective. Of --page-size auto, what an earlier attempt chose, as the journal that rank 0 has claimed keeps it;

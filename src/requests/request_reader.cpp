@@ -96,6 +96,8 @@ std::size_t bytes_of(const IncomingRequest& incoming) {
 
 }  // namespace
 
+void check_input(const std::string& path) { open_input(path); }
+
 RequestReader::RequestReader(const std::string& path, RequestParser parser, ReaderLimits limits,
                              const LineHistory* history, std::shared_ptr<Spool> spool)
     : path_(path),

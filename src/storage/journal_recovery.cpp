@@ -43,6 +43,7 @@ class Replay {
   bool take(const journal::InputEnd& end);
   bool take(const journal::Done&) { return false; }  // no part of a journal
   void end_attempt();
+  bool has_result() const { return progress_ || !alone_.empty(); }
   bool is_fruitless() const;
 
   // Of the attempt at hand.
@@ -113,7 +114,7 @@ bool Replay::take(const journal::InputEnd& end) {
 // what it was there for.
 bool Replay::is_fruitless() const {
   const bool tried = !closed_ || !running_.empty();
-  return tried && !progress_ && alone_.empty();
+  return tried && !has_result();
 }
 
 void Replay::end_attempt() {
@@ -123,6 +124,7 @@ void Replay::end_attempt() {
                           std::inserter(poisoned_, poisoned_.end()));
   }
   state.fruitless = is_fruitless() ? state.fruitless + 1 : 0;
+  state.without_result = has_result() || state.attempts == 0 ? 0 : state.without_result + 1;
   running_.clear();
   alone_.clear();
   progress_ = false;
@@ -273,7 +275,7 @@ void rebuild(Recovered& state, const ReadAt& results, std::uint64_t result_bytes
     offset += bytes.size();
   }
   if (!found.empty()) refuse(path, fmt::format("it has a result of line {}, which is not there", found.begin()->first));
-  if (!state.tail.empty()) state.fruitless = 0;
+  if (!state.tail.empty()) state.fruitless = state.without_result = 0;
 }
 
 }  // namespace computron

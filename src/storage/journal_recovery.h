@@ -25,6 +25,7 @@ struct Recovered {
   std::uint32_t attempts = 0;
   std::uint64_t epoch = 0;
   int fruitless = 0;                       // last attempts in a row that ran requests and left no result
+  int without_result = 0;                  // last ones in a row that left none, with or without running requests
   bool in_order = true;                    // the last attempt ended so
   std::optional<std::uint64_t> input_end;  // bytes of standard input, if an attempt saw its end
   bool complete = false;                   // the last attempt was about to rename the results

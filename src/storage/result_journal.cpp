@@ -286,12 +286,6 @@ void JournalState::check_recovered() const {
                 fmt::format("the input '{}' has changed since attempt {}: it has {} bytes and had {}", input_path,
                             recovered.attempts, input_bytes(input_path), header->input_bytes));
   }
-  if (options.max_crashes > 0 && recovered.fruitless >= options.max_crashes) {
-    throw Error(
-        ExitCode::kInternal,
-        fmt::format("no progress in {} attempts since {} results ('{}'); once the cause is gone: --max-crashes 0",
-                    recovered.fruitless, recovered.history.lines_done(), journal_path));
-  }
 }
 
 // --- Beginning --------------------------------------------------------------------------------------------------
@@ -385,6 +379,22 @@ std::string ClaimedOutput::kept(const std::string& name) const {
 
 void ClaimedOutput::keep(const std::string& name, const std::string& value) {
   state_->settings.emplace_back(name, value);
+}
+
+// An output whose input is silent, or behind another one, gets no result however far the job comes.
+void check_progress(std::span<const ClaimedOutput* const> outputs) {
+  const JournalState* stuck = nullptr;
+  for (const ClaimedOutput* output : outputs) {
+    const JournalState& state = *output->state_;
+    const int limit = state.options.max_crashes;
+    if (limit == 0 || state.recovered.without_result < limit) return;
+    if (stuck == nullptr && state.recovered.fruitless >= limit) stuck = &state;
+  }
+  if (stuck == nullptr) return;
+  throw Error(ExitCode::kInternal,
+              fmt::format("no progress in {} attempts since {} results ('{}'); once the cause is gone: --max-crashes 0",
+                          stuck->recovered.fruitless, stuck->recovered.history.lines_done(),
+                          stuck->folder.path_of(stuck->names.journal)));
 }
 
 ResultJournal ClaimedOutput::begin() && {

@@ -176,6 +176,21 @@ TEST_F(ServeInputs, AJobThatWasKilledGoesOnWithAllInputs) {
   EXPECT_EQ(all_done()["predicted_end"], all_done()["updated"]);
 }
 
+// It goes down more often than it may without a result (--max-crashes), and has one more of the batch each time.
+TEST_F(ServeInputs, AJobWhoseStandardInputIsSilentMayGoDownWheneverTheFileGetsOn) {
+  const fs::path partial = batch().string() + ".partial";
+  const Pipe pipe(folder_ / "pipe");
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    const std::size_t before = fs::exists(partial) ? lines_in(partial) : 0;
+    RunningServe running(job(folder_ / "pipe", "balanced"), folder_);
+    const bool gets_on = wait_for(running, partial, before + 1);
+    kill(running.mpi().rank_process(0), SIGKILL);
+    const Served served = running.finish(failing_limit_s());
+    ASSERT_TRUE(gets_on) << served.job.errors;
+    ASSERT_FALSE(fs::exists(batch())) << "it has ended too early";
+  }
+}
+
 TEST_F(ServeInputs, WhatDoesNotFitTogetherIsRefused) {
   const auto refused = [&](const std::vector<std::string>& more, int code, const std::string& part) {
     ServeJob bad = job("/dev/null", "balanced");
@@ -189,6 +204,7 @@ TEST_F(ServeInputs, WhatDoesNotFitTogetherIsRefused) {
   refused({"--requests", "-", "--requests", "-", "--output", live()}, 64, "--requests - is given twice");
   refused({"--requests", "-", "--output", batch()}, 64, "is given twice");
   refused({"--requests", "-", "--output", live(), "--dry-run"}, 64, "--dry-run takes one --requests");
+  refused({"--requests", "/dev/null", "--output", live()}, 66, "'/dev/null': it is a device");
   refused({"--requests", folder_ / "none.jsonl", "--output", live()}, 66, "none.jsonl");
   refused({"--progress", folder_ / "none" / "progress.json"}, 73, "progress.json: its folder is not writable");
 }

@@ -453,6 +453,7 @@ TEST(RequestReader, TerminalsAreRefused) {
   dup2(other_end, STDIN_FILENO);
   close(other_end);
   expect_error(ExitCode::kNoInput, "it is a terminal", [] { read_path("-"); });
+  expect_error(ExitCode::kNoInput, "it is a terminal", [] { check_input("-"); });
   close(terminal);
 }
 

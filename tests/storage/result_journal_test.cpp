@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <set>
 
@@ -49,7 +50,9 @@ class Attempts {
 
   FoundOutput find(SystemCalls& calls, JournalOptions options = {}) const {
     options.max_line_bytes = kMaxLine;
-    return claim_output(path(), input(), kSettings, options, calls);
+    FoundOutput found = claim_output(path(), input(), kSettings, options, calls);
+    if (const auto* claimed = std::get_if<ClaimedOutput>(&found)) check_progress(std::array{claimed});
+    return found;
   }
   ClaimedOutput claim(SystemCalls& calls, const JournalOptions& options = {}) const {
     return std::get<ClaimedOutput>(find(calls, options));
@@ -730,6 +733,46 @@ TEST(ResultJournal, AttemptsThatAreStoppedBeforeAnyResultGetNowhereToo) {
   for (int i = 0; i < 5; ++i) {
     ResultJournal journal = waiting.begin(system_calls());
     std::move(journal).stop();  // nothing was asked of it yet
+  }
+}
+
+// Attempts at two outputs, the second of which gets no result: whether the next one may begin after all of them.
+bool may_go_on(int attempts, bool first_gets_results, bool second_runs, bool in_order) {
+  Attempts first, second;
+  const auto claim = [](const Attempts& job) {
+    return std::get<ClaimedOutput>(
+        claim_output(job.path(), job.input(), kSettings, {.durability = Durability::kProcess}));
+  };
+  for (RequestId line = 0; line < static_cast<RequestId>(attempts); ++line) {
+    ResultJournal one = claim(first).begin(), two = claim(second).begin();
+    one.note_line(line, key_of(line));
+    one.note_begun(std::vector{line}, false);
+    if (first_gets_results) one.write(result_of(line), std::vector{line});
+    two.note_line(line, key_of(line));
+    if (second_runs) two.note_begun(std::vector{line}, false);
+    if (!in_order) continue;
+    std::move(one).stop();
+    std::move(two).stop();
+  }
+  const ClaimedOutput one = claim(first), two = claim(second);
+  try {
+    check_progress(std::array{&one, &two});
+    check_progress(std::array{&two, &one});
+    return true;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kInternal);
+    EXPECT_THAT(error.what(), HasSubstr("no progress in 3 attempts since 0 results"));
+    return false;
+  }
+}
+
+TEST(ResultJournal, ResultsInOneOutputAreProgressOfAll) {
+  for (const bool second_runs : {false, true}) {
+    for (const bool in_order : {false, true}) {
+      EXPECT_TRUE(may_go_on(5, /*first_gets_results=*/true, second_runs, in_order)) << second_runs << in_order;
+      EXPECT_TRUE(may_go_on(2, false, second_runs, in_order)) << second_runs << in_order;
+      EXPECT_FALSE(may_go_on(3, false, second_runs, in_order)) << second_runs << in_order;
+    }
   }
 }
 

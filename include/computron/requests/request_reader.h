@@ -151,6 +151,9 @@ class RequestParser {
   bool warned_unknown_model_ = false;
 };
 
+// The same Error{kNoInput} as RequestReader's, before there is one. Reads nothing.
+void check_input(const std::string& path);
+
 class RequestReader {
  public:
   // Opens `path` ("-": stdin) and starts the thread. Error{kNoInput} naming `path` unless it is a regular file, or a

@@ -20,7 +20,7 @@
 // The order of calls:
 //
 //   claim_output() --> CompleteOutput
-//                  --> ClaimedOutput --begin()--> ResultJournal --stop() or finish()--> the end
+//                  --> ClaimedOutput --check_progress(), begin()--> ResultJournal --stop() or finish()--> the end
 //
 // One thread at a time, but for note_begun().
 #pragma once
@@ -58,7 +58,7 @@ struct JournalOptions {
   bool take_over = false;            // the output, from a job that seems to hold it
   bool allow_config_change = false;  // results of different settings may stand side by side
   // So many times may the job go down while a request runs, the last of them with this request alone, or end in
-  // whatever way without any result in a row; 0: any number of times.
+  // whatever way without any result of any output in a row (check_progress()); 0: any number of times.
   int max_crashes = 3;
   std::size_t max_line_bytes = std::size_t{8} << 20;  // as the reader's: it is part of what a line's key is
   // Says in the names of today what an earlier version wrote; empty: as it stands.
@@ -89,8 +89,13 @@ class ClaimedOutput {
   ResultJournal begin() &&;
 
  private:
+  friend void check_progress(std::span<const ClaimedOutput* const> outputs);
   std::shared_ptr<JournalState> state_;
 };
+
+// `outputs`: all those of a job. Error{kInternal} naming one if the last attempts got nowhere: JournalOptions'
+// max_crashes of them in a row left no result in any output, though they ran requests.
+void check_progress(std::span<const ClaimedOutput* const> outputs);
 
 using FoundOutput = std::variant<CompleteOutput, ClaimedOutput>;
 
@@ -98,8 +103,7 @@ using FoundOutput = std::variant<CompleteOutput, ClaimedOutput>;
 // read to its end only if OUT is there.
 // Error{kCannotCreate} or {kPermission} naming the path: parent missing, a directory, a symlink, the input itself, in
 // use by another job (named), there already and not known to be this command's. Error{kConfig} naming the setting
-// that is another one than before; Error{kData} for an input that has become shorter; Error{kInternal} if the last
-// attempts got nowhere. Borrows `calls`.
+// that is another one than before; Error{kData} for an input that has become shorter. Borrows `calls`.
 FoundOutput claim_output(const std::string& path, const std::string& input_path, Settings settings,
                          const JournalOptions& options = {}, SystemCalls& calls = system_calls());
 
