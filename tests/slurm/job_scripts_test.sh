@@ -85,6 +85,11 @@ for script in serve.sbatch serve-mpirun.sbatch; do
   stays_out "$script, in order"
   calls_with "computron serve --models models.json --requests requests.jsonl --output out.jsonl --threads 3"
   calls_with "--tp 2"
+  # The program takes each of these once.
+  run "$script" -- --threads 7 --drain=5
+  calls_with "--output out.jsonl --threads 7 --drain=5"
+  run "$script" -- --drain-warned 9
+  calls_with "--output out.jsonl --threads 3 --drain 20 --drain-warned 9"
   for wrong in 64 65 66 70 73 74 78; do
     run "$script" CODE="$wrong" --
     ends_with "$wrong" "$script, $wrong"
@@ -182,6 +187,12 @@ ends_with 64 "serve-array.sbatch, task 5 of 1"
 run serve-nodes.sbatch SLURM_NNODES=2 SLURM_NTASKS_PER_NODE=4 CODE=76 -- --max-seqs 8
 requeues "serve-nodes.sbatch, 76"
 calls_with "--tp 4 --pp 2 --max-seqs 8"
+run serve-nodes.sbatch SLURM_NNODES=2 SLURM_NTASKS_PER_NODE=4 -- --tp 8 --pp=1
+calls_with "--drain 20 --tp 8 --pp=1"
+run serve-nodes.sbatch SLURM_NNODES=2 SLURM_NTASKS_PER_NODE=4 -- --pp 2 --max-seqs 8
+calls_with "--drain 20 --tp 4 --pp 2 --max-seqs 8"
+run serve-nodes.sbatch SLURM_NNODES=2 SLURM_NTASKS_PER_NODE=4 -- --groups 2 --tp 4
+calls_with "--drain 20 --groups 2 --tp 4"
 run serve-nodes.sbatch SLURM_NNODES=2 SLURM_NTASKS_PER_NODE=4 CODE=65 --
 ends_with 65 "serve-nodes.sbatch, 65"
 
@@ -189,9 +200,11 @@ ends_with 65 "serve-nodes.sbatch, 65"
 mkdir -p models disk
 echo one >models/a.h5
 echo two >"models/b,&.h5"
+echo three >models/adapter.h5
 cat >models.json <<ROSTER
 [{"id": "a", "path":
-   "models/a.h5"}, {"id": "b", "path" : "$work/models/b,&.h5", "pinned": true}]
+   "models/a.h5"}, {"id": "b", "path" : "$work/models/b,&.h5", "pinned": true},
+ {"id": "c", "path": "models/a.h5", "adapter": "models/adapter.h5"}]
 ROSTER
 cat >keeps_models <<'STAND_IN'
 cp "$ROSTER" "$(dirname "$ROSTER")"/*.h5 "$KEPT/"
@@ -206,9 +219,11 @@ import json, sys
 work = sys.argv[1]
 folder = work + "/disk/a&b, c/computron-5/"
 assert json.load(open(work + "/kept/models.json")) == [
-    {"id": "a", "path": folder + "a.h5"}, {"id": "b", "path": folder + "b,&.h5", "pinned": True}]
+    {"id": "a", "path": folder + "a.h5"}, {"id": "b", "path": folder + "b,&.h5", "pinned": True},
+    {"id": "c", "path": folder + "a.h5", "adapter": folder + "adapter.h5"}]
 PYTHON
 cmp -s kept/b,\&.h5 models/b,\&.h5 || fail "a staged checkpoint is not the original"
+cmp -s kept/adapter.h5 models/adapter.h5 || fail "a staged adapter is not the original"
 [ -z "$(ls -A "disk/a&b, c")" ] || fail "staged files are left"
 run serve-nodes.sbatch "${nodes[@]}" STAGE="$work/disk/a\\b" --
 says "not staged: the checkpoints are read where they are"
