@@ -114,11 +114,14 @@ void Dispatcher::plan() {
   line_.reset();
 }
 
-// The group that costs least; the parts of a line stay together.
+// The group that costs least; the parts of a line stay together where one group can serve them all.
 std::size_t Dispatcher::choose(const Request& request) const {
   const std::vector<std::size_t>& hosts = hosts_[request.model];
   if (hosts.size() == 1) return hosts.front();
-  if (line_ == request.id && std::find(hosts.begin(), hosts.end(), line_group_) != hosts.end()) return line_group_;
+  if (line_ == request.id && std::find(hosts.begin(), hosts.end(), line_group_) != hosts.end() &&
+      serving_[line_group_].accepts(request, *serving_[line_group_].local(request.model))) {
+    return line_group_;
+  }
   std::size_t best = hosts.front();
   ServingGroup::Cost least = serving_[best].cost_of(request, now_s_);
   for (const std::size_t group : std::span(hosts).subspan(1)) {
@@ -145,16 +148,19 @@ void Dispatcher::give(std::size_t group, Request request, bool accepted) {
   wake(group);
 }
 
-// A group of which no request waits takes some from a partner that has too many. What a request takes is known of the
-// mean only, so that each of two groups might gain by taking it from the other for ever: not at one and the same time.
+// A group of which no request waits takes some that it can serve from a partner that has too many. What a request takes
+// is known of the mean only, so that each of two groups might gain by taking it from the other for ever: not at one and
+// the same time.
 void Dispatcher::steal(std::size_t thief) {
   if (states_[thief].held.waiting > 0 || waiting_ == 0 || collects()) return;
   std::vector<std::size_t> victims = states_[thief].partners;
   std::erase_if(victims, [this](std::size_t group) { return states_[group].stole_s == now_s_; });
   const std::optional<Theft> theft = worth_stealing(serving_, thief, victims);
   if (!theft) return;
+  std::vector<Request> taken = serving_[theft->from].take_back(theft->model, theft->requests, serving_[thief]);
+  if (taken.empty()) return;
   states_[thief].stole_s = now_s_;
-  for (Request& request : serving_[theft->from].take_back(theft->model, theft->requests)) {
+  for (Request& request : taken) {
     give(thief, std::move(request), /*accepted=*/true);
   }
   refresh(theft->from);

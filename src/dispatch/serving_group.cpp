@@ -20,8 +20,14 @@ void ServingGroup::give(Request request) {
   scheduler_->submit(std::move(request));
 }
 
-std::vector<Request> ServingGroup::take_back(ModelId job_model, std::size_t n) {
-  std::vector<Request> requests = scheduler_->recall(*local(job_model), n);
+bool ServingGroup::accepts(const Request& request, ModelId local) const {
+  return request.needs_no_pass() || scheduler_->why_refused(request, local).empty();
+}
+
+std::vector<Request> ServingGroup::take_back(ModelId job_model, std::size_t n, const ServingGroup& thief) {
+  const ModelId thiefs = *thief.local(job_model);
+  const auto accepts = [&thief, thiefs](const Request& request) { return thief.accepts(request, thiefs); };
+  std::vector<Request> requests = scheduler_->recall(*local(job_model), n, accepts);
   for (Request& request : requests) request.model = job_model;
   return requests;
 }

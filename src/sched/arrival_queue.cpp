@@ -48,10 +48,10 @@ Request ArrivalQueue::pop_heap() {
   return request;
 }
 
-std::vector<Request> ArrivalQueue::take_youngest(ModelId model, std::size_t n) {
+std::vector<Request> ArrivalQueue::take_youngest(ModelId model, std::size_t n, const Accepts& accepts) {
   if (n == 0 || of_model_[model] == 0) return {};
   WaitingQueue all = take_all(model);
-  std::vector<Request> taken = all.take_youngest(n);
+  std::vector<Request> taken = all.take_youngest(n, accepts);
   std::vector<Request> left;
   while (!all.empty()) left.push_back(all.pop());
   std::ranges::sort(left, arrives_earlier);

@@ -209,7 +209,7 @@ void Scheduler::submit(Request request) {
   }
 }
 
-// Empty if it is not. An encoder's input is computed in one pass.
+// An encoder's input is computed in one pass.
 std::string Scheduler::why_refused(const Request& request, ModelId model) const {
   if (!caches_.can_ever_fit(model, state_->work[model].cache().blocks_for(request.cache_tokens()))) {
     return fmt::format("{} tokens of cache can never fit beside the weights of {} in the device memory",
@@ -236,9 +236,9 @@ double Scheduler::quote_s(ModelId model, const Request& request, double now_s) c
          open_.alone_s(model, request, state_->costs, growth_ratio);
 }
 
-std::vector<Request> Scheduler::recall(ModelId model, std::size_t n) {
-  std::vector<Request> taken = arriving_.take_youngest(model, n);
-  const auto take_rest = [&](ModelWork& work) { return work.take_youngest(n - taken.size()); };
+std::vector<Request> Scheduler::recall(ModelId model, std::size_t n, const Accepts& accepts) {
+  std::vector<Request> taken = arriving_.take_youngest(model, n, accepts);
+  const auto take_rest = [&](ModelWork& work) { return work.take_youngest(n - taken.size(), accepts); };
   std::ranges::move(state_->work.edit(model, take_rest), std::back_inserter(taken));
   for (const Request& request : taken) open_.remove(model, OpenRequests::work_of(request));
   count_anew(open_, *state_, model);

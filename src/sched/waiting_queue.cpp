@@ -232,7 +232,7 @@ std::size_t WaitingQueue::prompt_tokens_before(std::int32_t urgency) const {
 std::size_t WaitingQueue::lane_bytes() const { return counters_ <= 1 ? 0 : kLaneBytes * (counters_ - 1); }
 
 // Lanes are merged from their ends. First it is found out what goes: what is looked at stays where it is.
-std::vector<Request> WaitingQueue::take_youngest(std::size_t n) {
+std::vector<Request> WaitingQueue::take_youngest(std::size_t n, const Accepts& accepts) {
   struct Cursor {
     const RequestLane* lane;
     std::size_t place;
@@ -246,18 +246,22 @@ std::vector<Request> WaitingQueue::take_youngest(std::size_t n) {
     if (urgency == Request::kAged) continue;
     of.queue.visit_lanes([&](const RequestLane& lane) { add(lane, RequestLane::kEnd); });
   }
+  const auto accepted = [&accepts](const Request& request) { return !accepts || accepts(request); };
   std::vector<Due> lines;
-  for (std::size_t found = 0; found < n && !cursors.empty();) {
+  for (std::size_t found = 0, refused = 0; found < n && refused < kMostRefused && !cursors.empty();) {
     const auto [lane, last] = cursors.top();
     cursors.pop();
     std::size_t first = last, size = 1;
+    bool all_accepted = accepted(lane->at(last));
     for (auto before = lane->last_before(first); before && lane->at(*before).id == lane->at(last).id;
          before = lane->last_before(first)) {
       first = *before;
       ++size;
+      all_accepted = all_accepted && accepted(lane->at(first));
     }
     add(*lane, first);
-    if (lane->at(first).part != 0 || size > n - found) continue;
+    refused += !all_accepted;
+    if (!all_accepted || lane->at(first).part != 0 || size > n - found) continue;
     lines.push_back(due_of(lane->at(first)));
     found += size;
   }

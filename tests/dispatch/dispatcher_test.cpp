@@ -522,6 +522,17 @@ TEST(Dispatcher, ARequestGoesWhereItCanBeServed) {
   EXPECT_THAT(groups->take_completions(), IsEmpty());
 }
 
+TEST(Dispatcher, APartOfALineGoesWhereItCanBeServed) {
+  Groups groups({.models = 1, .frames_of_first = 6}, {{0}, {0}});
+  for (const std::uint32_t part : {0, 1, 2}) {
+    Request request = make_request(0, 0, part == 1 ? 4000 : 4, 1);
+    request.part = part;
+    groups->submit(std::move(request));
+  }
+  EXPECT_THAT(groups.open(), ElementsAre(1, 2)) << "the last one follows the one before";
+  EXPECT_THAT(groups->take_completions(), IsEmpty());
+}
+
 // --- Stealing ---------------------------------------------------------------------------------------------------
 
 // Of 9 requests for model 0 one is under way in group 0, alone; group 1, which holds it as well, had a long queue of
@@ -584,6 +595,38 @@ TEST_F(DispatcherStealing, AGroupThatDoesNotHoldTheModelTakesNothing) {
   begin(groups);
   empty_group_1(groups);
   EXPECT_THAT(groups.open(), ElementsAre(9, 0));
+}
+
+// Group 0, which is to steal, has room for 256 tokens at most: every other line has a part that is longer.
+TEST_F(DispatcherStealing, AGroupTakesOnlyLinesThatItCanServe) {
+  Groups groups({.models = 2, .frames_of_first = 3, .max_seqs = 1}, {{0, 1}, {0}});
+  groups.make_resident();
+  for (RequestId id = 100; id < 110; ++id) groups->submit(make_request(id, 1, 4, 40));
+  std::set<RequestId> long_lines;
+  for (RequestId id = 0; id < 16; ++id) {
+    const bool is_long = id % 2 == 1;
+    if (is_long) long_lines.insert(id);
+    for (const std::uint32_t part : {0, 1, 2}) {
+      Request request = make_request(id, 0, is_long && part == 1 ? 400 : 4, 1);
+      request.part = part;
+      groups->submit(std::move(request));
+    }
+  }
+  ASSERT_THAT(groups.open(), ElementsAre(10, 48));
+  groups.decide(0);
+  while (groups->scheduler(0).held().waiting > 0 || groups.in_flight(0) > 0) {
+    groups.report(0, 1);
+    groups->due(1);
+    groups.decide_of(0, 1);
+  }
+  groups->close_input();
+  groups.finish(2);
+  EXPECT_TRUE(groups->all_done());
+  EXPECT_GT(groups.stolen(), 0u);
+  const std::vector<Completion> completions = groups->take_completions();
+  EXPECT_EQ(completions.size(), 58u);
+  for (const Completion& completion : completions) EXPECT_EQ(completion.error_code, "") << completion.id;
+  for (const auto& [id, group] : groups.begun_in()) EXPECT_FALSE(group == 0 && long_lines.contains(id)) << id;
 }
 
 TEST_F(DispatcherStealing, WhatHasBegunStays) {
@@ -724,10 +767,26 @@ TEST(DispatcherThroughput, LinesAreDealtWhole) {
 
 // --- Anything ---------------------------------------------------------------------------------------------------
 
-// Whatever is placed where, arrives when, and ends when: every request is served once, in one group that holds its
-// model, and whole lines in one.
+// Whether a group of the placement could serve it; all: whether each that holds its model could.
+bool can_be_served(Groups& groups, const std::vector<std::vector<ModelId>>& placement, const Request& request,
+                   bool by_all = false) {
+  bool by_one = false;
+  for (std::size_t group = 0; group < placement.size(); ++group) {
+    const auto found = std::ranges::find(placement[group], request.model);
+    if (found == placement[group].end()) continue;
+    const auto local = static_cast<ModelId>(found - placement[group].begin());
+    const bool here = groups->scheduler(group).why_refused(request, local).empty();
+    if (by_all && !here) return false;
+    by_one |= here;
+  }
+  return by_one;
+}
+
+// Whatever is placed where, arrives when, and ends when: every request that some group can serve is served once, in one
+// group that holds its model, and whole lines in one where all groups can serve them. Others are refused. Of every
+// other placement the first group has less room.
 TEST(DispatcherRandom, EveryRequestIsServedOnce) {
-  std::size_t stolen = 0;
+  std::size_t stolen = 0, refused = 0, divided = 0;
   for (unsigned seed = 0; seed < 150; ++seed) {
     std::mt19937 random(seed);
     const auto from = [&random](int least, int most) {
@@ -745,20 +804,26 @@ TEST(DispatcherRandom, EveryRequestIsServedOnce) {
     std::erase_if(placement, [](const auto& group) { return group.empty(); });
     Groups groups({.models = models,
                    .frames = from(6, 30),
+                   .frames_of_first = seed % 2 == 0 ? 0 : from(3, 5),
                    .max_seqs = from(1, 8),
                    .max_waiting = static_cast<std::size_t>(from(5, 100)),
                    .policy = std::vector<std::string>{"fifo", "balanced", "throughput"}[seed % 3],
                    .link_bytes_per_s = 1.0 * kPageBytes * from(100, 10000)},
                   placement);
     std::size_t submitted = 0;
+    std::map<std::pair<RequestId, std::uint32_t>, bool> to_serve;
+    std::set<RequestId> may_be_divided;
     double now_s = 0;
     for (RequestId line = 0; line < 60; ++line) {
       const auto model = static_cast<ModelId>(random() % models);
       const int parts = random() % 4 == 0 ? from(2, 4) : 1;
       const double arrival_s = random() % 3 == 0 ? now_s + 0.01 * from(0, 30) : now_s;
       for (int part = 0; part < parts; ++part) {
-        Request request = make_request(line, model, from(1, 20), from(1, 6), arrival_s);
+        const int prompt = seed % 2 == 1 && random() % 3 == 0 ? from(250, 600) : from(1, 20);
+        Request request = make_request(line, model, prompt, from(1, 6), arrival_s);
         request.part = static_cast<std::uint32_t>(part);
+        to_serve[{line, request.part}] = can_be_served(groups, placement, request);
+        if (!can_be_served(groups, placement, request, /*by_all=*/true)) may_be_divided.insert(line);
         groups->submit(std::move(request));
         ++submitted;
       }
@@ -782,16 +847,24 @@ TEST(DispatcherRandom, EveryRequestIsServedOnce) {
     std::set<std::pair<RequestId, std::uint32_t>> done;
     for (const Completion& completion : groups->take_completions()) {
       EXPECT_TRUE(done.insert({completion.id, completion.part}).second) << completion.id << ", seed " << seed;
+      const bool served = to_serve[{completion.id, completion.part}];
+      EXPECT_EQ(completion.error_code, served ? "" : "context_length_exceeded") << completion.id << ", seed " << seed;
+      refused += !served;
     }
     ASSERT_EQ(done.size(), submitted) << "seed " << seed;
     std::map<RequestId, std::set<std::size_t>> where;
     for (const auto& [line, group] : groups.begun_in()) where[line].insert(group);
-    for (const auto& [line, in] : where) EXPECT_EQ(in.size(), 1u) << "line " << line << ", seed " << seed;
+    for (const auto& [line, in] : where) {
+      EXPECT_TRUE(in.size() == 1u || may_be_divided.contains(line)) << "line " << line << ", seed " << seed;
+    }
+    divided += may_be_divided.size();
     EXPECT_EQ(groups->waiting(), 0u);
     EXPECT_EQ(groups->waiting_bytes(), 0u);
     stolen += groups.stolen();
   }
   EXPECT_GT(stolen, 20u);
+  EXPECT_GT(refused, 20u);
+  EXPECT_GT(divided, 2 * refused) << "of others a group could serve them";
 }
 
 }  // namespace

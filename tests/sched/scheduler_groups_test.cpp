@@ -174,5 +174,32 @@ TEST_F(SchedulerDispatch, TheRequestsOfALineMoveTogetherOrStay) {
   EXPECT_THAT(ids_of(scheduler.recall(0, 2)), ElementsAre(5, 5));
 }
 
+TEST_F(SchedulerDispatch, OnlyLinesGoOfWhichEveryRequestIsAccepted) {
+  Scheduler scheduler = make(20, /*max_seqs=*/2);
+  for (const RequestId id : {1, 2, 3}) {
+    for (std::uint32_t part = 0; part < 3; ++part) scheduler.submit(part_of(id, part));
+  }
+  for (std::uint32_t part = 0; part < 2; ++part) scheduler.submit(part_of(4, part, /*arrival_s=*/7));
+  plan(scheduler, 0);  // two parts of line 1
+  const auto accepts = [](const Request& request) { return request.id == 3 || request.part != 1; };
+  EXPECT_THAT(ids_of(scheduler.recall(0, 100, accepts)), ElementsAre(3, 3, 3));
+  EXPECT_THAT(scheduler.recall(0, 100, accepts), IsEmpty());
+  EXPECT_EQ(scheduler.open().count(), 8u) << "5 of them wait here";
+  EXPECT_THAT(ids_of(scheduler.recall(0, 100)), ElementsAre(4, 4, 2, 2, 2));
+}
+
+// It is asked again and again.
+TEST_F(SchedulerDispatch, ARecallThatIsRefusedLooksAtFewOnly) {
+  Scheduler scheduler = make(20);
+  for (RequestId id = 0; id < 2000; ++id) scheduler.submit(make_request(id, 0, 5, 1));
+  std::size_t asked = 0;
+  const auto accepts = [&asked](const Request& request) {
+    ++asked;
+    return request.id == 0;
+  };
+  EXPECT_THAT(scheduler.recall(0, 1000, accepts), IsEmpty());
+  EXPECT_EQ(asked, WaitingQueue::kMostRefused);
+}
+
 }  // namespace
 }  // namespace computron::test

@@ -29,8 +29,10 @@ class ServingGroup {
 
   // Requests bear the job's numbers of models, and so do completions. give() requires that the group holds the model.
   void give(Request request);
-  // As Scheduler::recall(), of the job's model.
-  std::vector<Request> take_back(ModelId job_model, std::size_t n);
+  // Whether it could serve the request, whose model it holds and has this number in the group.
+  bool accepts(const Request& request, ModelId local) const;
+  // As Scheduler::recall(), of the job's model, which `thief` holds too: of the requests that it accepts.
+  std::vector<Request> take_back(ModelId job_model, std::size_t n, const ServingGroup& thief);
   std::vector<Completion> take_completions();
 
   // What a request would cost here: seconds until it is done, and those that it adds for others by the swap of its

@@ -12,7 +12,7 @@ namespace computron {
 struct Theft {
   std::size_t from = 0;      // a group
   ModelId model = 0;         // the job's number
-  std::size_t requests = 0;  // at most
+  std::size_t requests = 0;  // at most, of those that the thief can serve
 };
 
 // What `thief`, of which no request waits, should take from the one of `victims` that has most work and shares a model

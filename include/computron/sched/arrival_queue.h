@@ -24,7 +24,7 @@ class ArrivalQueue {
   std::size_t bytes() const { return bytes_; }  // host memory of prompts and pictures
   double next_arrival_s() const { return front().arrival_s; }
   // As WaitingQueue::take_youngest, of the model's. Looks at every request unless there is none for the model.
-  std::vector<Request> take_youngest(ModelId model, std::size_t n);
+  std::vector<Request> take_youngest(ModelId model, std::size_t n, const Accepts& accepts = {});
 
  private:
   bool heap_is_first() const;

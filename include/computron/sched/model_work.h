@@ -63,7 +63,9 @@ class ModelWork {
 
   void enqueue(Request request);
   // As WaitingQueue::take_youngest.
-  std::vector<Request> take_youngest(std::size_t n) { return waiting_.take_youngest(n); }
+  std::vector<Request> take_youngest(std::size_t n, const Accepts& accepts = {}) {
+    return waiting_.take_youngest(n, accepts);
+  }
   // As WaitingQueue::take_late.
   std::vector<Request> take_late(double now_s) { return waiting_.take_late(now_s); }
   // Whether the next to be admitted is one that was preempted.

@@ -81,8 +81,11 @@ class Scheduler {
   double quote_s(ModelId model, const Request& request, double now_s) const;
   // Takes back requests for the model that no step has had, the youngest first, at most `n`: somebody else will serve
   // them. The requests of one id, which have one arrival and one model, stay together: all of them go, or none where
-  // one has begun or is done, or where they are too many. Preempted and admitted ones stay.
-  std::vector<Request> recall(ModelId model, std::size_t n);
+  // one has begun or is done, where they are too many, or where `accepts` refuses one: it is whether the other could
+  // serve a request. Preempted and admitted ones stay.
+  std::vector<Request> recall(ModelId model, std::size_t n, const Accepts& accepts = {});
+  // Why submit() would refuse a request that needs a pass; empty: it would not.
+  std::string why_refused(const Request& request, ModelId model) const;
 
   // What to do now. A PlannedStep must be sent and, when all ranks have reported it, handed to completed(). `now_s` in
   // seconds after the start of the job, never less than at the call before. Error{kInternal} for a bug in here.
@@ -131,7 +134,6 @@ class Scheduler {
   double predicted_end_s() const { return state_->computed_s(0); }
 
  private:
-  std::string why_refused(const Request& request, ModelId model) const;
   void decide_run_order(double now_s);
   std::optional<PlannedStep> plan_pass(double now_s);
   // `filler`: where the model fills in.

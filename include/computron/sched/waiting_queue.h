@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -78,6 +79,9 @@ class RequestLane {
   std::deque<Place> places_;
   std::size_t gaps_ = 0;
 };
+
+// Whether somebody else could serve the request.
+using Accepts = std::function<bool(const Request&)>;
 
 // Equally urgent requests that wait, in a lane a tenant. In front is the oldest request of the tenant that has been
 // served least: the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024).
@@ -164,8 +168,10 @@ class WaitingQueue {
   // So many tokens have been generated for a request that was here.
   void charge_generated(std::int32_t priority, std::uint64_t tenant, int tokens);
   // Takes out at most `n` requests, the youngest first, those of one id together: all of them, or none where they are
-  // too many or the first of them (part 0) is not in the queue, or one of them has aged.
-  std::vector<Request> take_youngest(std::size_t n);
+  // too many or the first of them (part 0) is not in the queue, or one of them has aged or is not accepted. Without
+  // `accepts` every one is. Gives up behind kMostRefused lines that are not: they may be asked for often.
+  static constexpr std::size_t kMostRefused = 256;
+  std::vector<Request> take_youngest(std::size_t n, const Accepts& accepts = {});
   // When the first deadline of those that take_late() would take passes; infinity: there is none.
   double first_due_s() const { return due_.empty() ? kNoDeadline : std::get<0>(*due_.begin()); }
   // Takes out the requests whose deadlines have passed, those of one id together: all of them, or none where the first
