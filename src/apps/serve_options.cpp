@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <initializer_list>
 #include <map>
+#include <set>
 
 #include "computron/base/json_text.h"
 #include "computron/base/size.h"
@@ -172,6 +173,17 @@ class WrittenFiles {
   std::map<std::string, std::string> files_;
 };
 
+// What an option in a file gives way to or contradicts: one that excludes it.
+enum class Exclusion { kNone, kByCommandLine, kByFile };
+Exclusion exclusion_of(CLI::Option& option, const std::set<const CLI::Option*>& of_command_line) {
+  Exclusion exclusion = Exclusion::kNone;
+  for (const CLI::Option* other : option.get_excludes()) {
+    if (of_command_line.contains(other)) return Exclusion::kByCommandLine;
+    if (other->count() > 0) exclusion = Exclusion::kByFile;
+  }
+  return exclusion;
+}
+
 }  // namespace
 
 // No name twice: nobody reads one input for two outputs, nor writes two results into one.
@@ -279,7 +291,10 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
       "What `computron profile` has measured: schedulers, and --dry-run, begin with passes as they were, instead of "
       "a formula");
   app.add_flag("--quiet", o.quiet, "No progress and no summary");
-  app.add_option("--config", o.config, "Options from a TOML file, by their names here; the command line wins");
+  app.add_option(
+      "--config", o.config,
+      "Options from a TOML file, by their names here; the command line wins, over options that exclude its own, "
+      "too");
   group_options(
       app, "Requests and results",
       {"--requests", "--output", "--shard", "--max-line-bytes", "--seed", "--chat-format", "--chat-date", "--replay"});
@@ -294,6 +309,10 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
 }
 
 void apply_config(CLI::App& command, const std::string& file) try {
+  std::set<const CLI::Option*> of_command_line;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->count() > 0) of_command_line.insert(option);
+  }
   for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_file(file)) {
     CLI::Option* option = command.get_option_no_throw("--" + item.name);
     const bool here = item.parents.empty() || item.parents == std::vector<std::string>{"serve"};
@@ -301,7 +320,11 @@ void apply_config(CLI::App& command, const std::string& file) try {
     if (!here || option == nullptr) {
       throw Error(ExitCode::kUsage, fmt::format("{}: computron serve has no option '{}'", file, item.fullname()));
     }
-    if (option->count() > 0) continue;
+    const Exclusion exclusion = exclusion_of(*option, of_command_line);
+    if (option->count() > 0 || exclusion == Exclusion::kByCommandLine) continue;
+    if (exclusion == Exclusion::kByFile) {
+      throw Error(ExitCode::kUsage, fmt::format("{}: '{}' excludes another option of the file", file, item.name));
+    }
     for (const std::string& input : item.inputs) option->add_result(input);
     option->run_callback();
   }

@@ -84,6 +84,26 @@ TEST_F(ServeArguments, ConfigurationFilesAreCheckedLikeTheCommandLine) {
   EXPECT_EQ(serve_with("--config", file("none.toml")).code, 64);
 }
 
+// Options that exclude each other on the command line.
+TEST_F(ServeArguments, TheCommandLineWinsOverWhatItExcludesInTheFile) {
+  const auto with = [&](const std::string& text, const std::vector<std::string>& more) {
+    std::vector<std::string> command{
+        "serve", "--requests", file("in"), "--output", file("out"), "--config", write("serve.toml", text)};
+    command.insert(command.end(), more.begin(), more.end());
+    return run(command);
+  };
+  const std::string model = "a=" + file("none.h5");
+  const Outcome models = with("models = '" + file("list.json") + "'\n", {"--model", model});
+  EXPECT_NE(models.code, 0);
+  EXPECT_THAT(models.errors, testing::Not(HasSubstr("list.json")));
+  const Outcome placement = with("placement = '" + file("groups.json") + "'\n", {"--model", model, "--tp", "1"});
+  EXPECT_NE(placement.code, 0);
+  EXPECT_THAT(placement.errors, testing::Not(HasSubstr("groups.json")));
+  const Outcome both = with("placement = 'groups.json'\ntp = 1\n", {"--model", model});
+  EXPECT_EQ(both.code, 64);
+  EXPECT_THAT(both.errors, HasSubstr("serve.toml: 'tp' excludes another option of the file"));
+}
+
 // Each of these would destroy the other's file, the journal of results among them.
 TEST_F(ServeArguments, NoFileIsWrittenForTwoUses) {
   const auto with = [&](const std::vector<std::string>& more) {
