@@ -47,8 +47,14 @@ void add_man(CLI::App& app) {
 }
 
 void parse_and_run(CLI::App& app, int argc, char** argv) {
-  app.parse(argc, argv);
-  if (std::fflush(stdout) != 0) throw Error(ExitCode::kIo, "standard output cannot be written");
+  try {
+    app.parse(argc, argv);
+  } catch (const std::system_error&) {
+    if (std::ferror(stdout) == 0) throw;  // what prints more than fits the stream's buffer throws this
+  }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    throw Error(ExitCode::kIo, "standard output cannot be written");
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <cstdio>
 #include <new>
 #include <system_error>
 
@@ -40,6 +41,7 @@ int run(bool quiet, const std::function<void(Communicator)>& command, double ref
   } catch (const std::bad_alloc&) {
     end_job(rank, ExitCode::kSystem, "out of memory");
   } catch (const std::system_error& error) {
+    if (std::ferror(stdout) != 0) end_job(rank, ExitCode::kIo, "standard output cannot be written");
     end_job(rank, ExitCode::kSystem, error.what());
   } catch (const std::exception& error) {
     end_job(rank, ExitCode::kInternal, error.what());

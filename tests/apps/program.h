@@ -51,7 +51,12 @@ class ProgramTest : public testing::Test {
 
   Outcome run(std::vector<std::string> arguments) const { return ended(start(std::move(arguments))); }
 
-  // The same; it gets `signal` once it has said `text` on stderr.
+  // The same, with that file as its stdout.
+  Outcome run_into(const std::string& output, std::vector<std::string> arguments) const {
+    return ended(start(std::move(arguments), output));
+  }
+
+  // As run(); it gets `signal` once it has said `text` on stderr.
   Outcome run_until(std::vector<std::string> arguments, const std::string& text, int signal) const {
     const pid_t child = start(std::move(arguments));
     siginfo_t state{};
@@ -76,8 +81,8 @@ class ProgramTest : public testing::Test {
     return outcome;
   }
 
-  // Its stdout and stderr go to files of those names.
-  pid_t start(std::vector<std::string> arguments) const {
+  // Its stdout and stderr go to files of those names, or its stdout to `output`.
+  pid_t start(std::vector<std::string> arguments, const std::string& output = "") const {
     arguments.insert(arguments.begin(), beside_test("computron"));
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -85,7 +90,8 @@ class ProgramTest : public testing::Test {
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
-    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, file("stdout").c_str(), kFlags, 0600);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, (output.empty() ? file("stdout") : output).c_str(),
+                                     kFlags, 0600);
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, file("stderr").c_str(), kFlags, 0600);
     pid_t child = 0;
     EXPECT_EQ(posix_spawn(&child, argv[0], &actions, nullptr, argv.data(), environ), 0) << argv[0];

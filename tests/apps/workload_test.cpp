@@ -22,6 +22,15 @@ TEST_F(WorkloadTest, WritesTheSameLinesToAFileAndToStandardOutput) {
   EXPECT_EQ(read_file(file("requests.jsonl")), shown.output);
 }
 
+// Whether it fits the buffer of the stream or not.
+TEST_F(WorkloadTest, AFullDeviceAsStandardOutputIsAnErrorOfWriting) {
+  for (const char* rate : {"0.1", "100"}) {
+    const Outcome outcome = run_into("/dev/full", {"workload", "--model", std::string("a=") + rate});
+    EXPECT_EQ(outcome.code, 74) << rate;
+    EXPECT_THAT(outcome.errors, HasSubstr("standard output cannot be written"));
+  }
+}
+
 TEST_F(WorkloadTest, ArgumentsAtFaultAreNamed) {
   const auto refused = [this](std::vector<std::string> arguments, const std::string& part) {
     arguments.insert(arguments.begin(), "workload");
