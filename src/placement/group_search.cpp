@@ -86,10 +86,17 @@ bool leaves_whole_nodes(int part, int ranks) {
   return ranks % kNode == 0 || part <= ranks % kNode || (ranks - part) % kNode == 0;
 }
 
-// The splits of `ranks` ranks whose shares differ from `shares`, those of the work, by at most `most`.
+// The splits of `ranks` ranks whose shares differ from `shares`, those of the work, by at most `most`. A part is tried
+// only if the others can still take what it leaves, and what they turn out not to divide in whole nodes is not tried
+// again: so the tries are few even where the splits are.
 class Splits {
  public:
-  Splits(int ranks, std::vector<double> shares, double most) : ranks_(ranks), shares_(std::move(shares)), most_(most) {
+  Splits(int ranks, const std::vector<double>& shares, double most) {
+    for (const double share : shares) ranges_.push_back(range_of(share, ranks, most));
+    behind_.resize(shares.size());
+    for (std::size_t at = shares.size() - 1; at > 0; --at) {
+      behind_[at - 1] = {behind_[at].least + ranges_[at].least, behind_[at].most + ranges_[at].most};
+    }
     add(ranks);
   }
   // At most kMostSplits: whether there are more is not known if there are so many.
@@ -98,29 +105,36 @@ class Splits {
  private:
   void add(int left) {
     const std::size_t at = begun_.size();
-    if (splits_.size() == kMostSplits) return;
-    if (at + 1 == shares_.size()) {
-      if (!is_alike(left, at)) return;
-      splits_.push_back(begun_);
-      splits_.back().push_back(left);
-      return;
-    }
-    const int needed = static_cast<int>(shares_.size() - at - 1);  // a rank for each of the others
-    for (int part = 1; part <= left - needed; ++part) {
-      if (!leaves_whole_nodes(part, left) || !is_alike(part, at)) continue;
+    if (splits_.size() == kMostSplits || dead_ends_.contains({at, left})) return;
+    const std::size_t before = splits_.size();
+    const int first = std::max(ranges_[at].least, left - behind_[at].most);
+    const int last = std::min(ranges_[at].most, left - behind_[at].least);
+    for (int part = first; part <= last; ++part) {
+      const bool is_last = at + 1 == ranges_.size();
+      if (!is_last && !leaves_whole_nodes(part, left)) continue;
       begun_.push_back(part);
-      add(left - part);
+      is_last ? splits_.push_back(begun_) : add(left - part);
       begun_.pop_back();
     }
-  }
-  bool is_alike(int part, std::size_t at) const {
-    return part >= 1 && std::abs(static_cast<double>(part) / ranks_ - shares_[at]) <= most_;
+    if (splits_.size() == before) dead_ends_.insert({at, left});
   }
 
-  int ranks_;
-  std::vector<double> shares_;
-  double most_;
+  // Ranks of a part, or of several together.
+  struct Range {
+    int least = 0, most = 0;
+  };
+  // Those whose share is alike; none: `most` is less than `least`.
+  static Range range_of(double share, int ranks, double most) {
+    const auto is_alike = [=](int part) { return std::abs(static_cast<double>(part) / ranks - share) <= most; };
+    Range range{1, ranks};
+    while (range.least <= ranks && !is_alike(range.least)) ++range.least;
+    while (range.most >= range.least && !is_alike(range.most)) --range.most;
+    return range;
+  }
+
+  std::vector<Range> ranges_, behind_;  // [part]: its own, and that of all behind it
   std::vector<int> begun_;
+  std::set<std::pair<std::size_t, int>> dead_ends_;  // part and ranks that are left for it and those behind it
   std::vector<std::vector<int>> splits_;
 };
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -123,6 +124,17 @@ TEST(BucketSplits, AreNoMoreThanCanBeLookedAt) {
   ASSERT_FALSE(splits.empty());
   EXPECT_LE(splits.size(), 20'000u);
   for (const auto& split : splits) EXPECT_EQ(std::accumulate(split.begin(), split.end(), 0), 64);
+}
+
+// Few of the ways to begin can be completed where the shares are as different as these, and where none can be.
+TEST(BucketSplits, AreFoundWithoutTryingWhatCannotBeCompleted) {
+  std::vector<double> work;
+  for (int bucket = 0; bucket < 16; ++bucket) work.push_back(std::pow(1.45, bucket));
+  const auto splits = bucket_splits(512, work);
+  ASSERT_FALSE(splits.empty());
+  for (const auto& split : splits) EXPECT_EQ(std::accumulate(split.begin(), split.end(), 0), 512);
+  EXPECT_TRUE(bucket_splits(20, std::vector<double>(21, 1)).empty());
+  EXPECT_FALSE(bucket_splits(509, std::vector<double>(40, 1)).empty());
 }
 
 // Fitted to one set of requests, played with another one.
