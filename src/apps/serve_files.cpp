@@ -19,7 +19,7 @@
 namespace computron {
 namespace {
 
-// Of a file that is written at the end: better refused now. Nothing for no file.
+// Of a file that is written again and again: better refused now. Nothing for no file.
 void check_folder(const std::string& file) {
   if (file.empty()) return;
   const std::string folder = std::filesystem::path(file).parent_path().string();
@@ -79,8 +79,9 @@ void open_output(const ServeOptions& options, int ranks, ServeFiles& files) {
     }
   }
   check_progress_of(files, options);
-  check_folder(options.metrics);
-  check_folder(options.trace);
+  for (const std::string& at_the_end : {options.metrics, options.trace}) {
+    if (!at_the_end.empty()) check_creatable(at_the_end, "");
+  }
   check_folder(options.status);
   check_folder(options.progress);
   for (const std::string& requests : options.requests) {

@@ -207,6 +207,11 @@ TEST_F(ServeInputs, WhatDoesNotFitTogetherIsRefused) {
   refused({"--requests", "/dev/null", "--output", live()}, 66, "'/dev/null': it is a device");
   refused({"--requests", folder_ / "none.jsonl", "--output", live()}, 66, "none.jsonl");
   refused({"--progress", folder_ / "none" / "progress.json"}, 73, "progress.json: its folder is not writable");
+  // Replaced at the end: what could not be is refused before anything is loaded.
+  fs::create_directory(folder_ / "traces");
+  refused({"--trace", folder_ / "traces"}, 73, "a directory");
+  fs::create_symlink(folder_ / "elsewhere.json", folder_ / "link.json");
+  refused({"--trace", folder_ / "link.json"}, 73, "a symbolic link");
 }
 
 }  // namespace
