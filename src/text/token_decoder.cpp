@@ -33,8 +33,7 @@ class CloneableStage : public DecoderStage {
 class ByteLevel : public CloneableStage<ByteLevel> {
  public:
   void take(DecodedPiece piece, DecodedPieces& out) override {
-    std::string bytes;
-    bytes_ += spelled_bytes(piece.text, bytes) ? bytes : piece.text;
+    bytes_ += within_text(std::move(piece.text));
     DecodedPiece whole{"", begun_};
     take_whole_characters(bytes_, whole.text);
     put(std::move(whole), out);
@@ -44,6 +43,10 @@ class ByteLevel : public CloneableStage<ByteLevel> {
     bytes_.clear();
   }
   bool keeps_something() const override { return !bytes_.empty(); }
+  std::string within_text(std::string token) const override {
+    std::string bytes;
+    return spelled_bytes(token, bytes) ? bytes : token;
+  }
 
  private:
   void put(DecodedPiece piece, DecodedPieces& out) {
@@ -78,6 +81,10 @@ class ByteFallback : public CloneableStage<ByteFallback> {
     bytes_.clear();
   }
   bool keeps_something() const override { return !bytes_.empty(); }
+  std::string within_text(std::string token) const override {
+    const int byte = byte_of_token(token);
+    return byte >= 0 ? std::string(1, static_cast<char>(byte)) : token;
+  }
 
  private:
   std::string bytes_;
@@ -87,8 +94,9 @@ class Replace : public CloneableStage<Replace> {
  public:
   Replace(std::string from, std::string to) : from_(std::move(from)), to_(std::move(to)) {}
   void take(DecodedPiece piece, DecodedPieces& out) override {
-    out.push_back({replaced(std::move(piece.text), from_, to_), piece.goes_on});
+    out.push_back({within_text(std::move(piece.text)), piece.goes_on});
   }
+  std::string within_text(std::string token) const override { return replaced(std::move(token), from_, to_); }
 
  private:
   std::string from_, to_;
@@ -105,23 +113,31 @@ class Fuse : public CloneableStage<Fuse> {
   bool begun_ = false;
 };
 
-// Takes up to `most` of a character off the front of a piece.
+// Takes up to `most` of a character off the front of a piece. Pieces that are fused are one, which begins once.
 class Strip : public CloneableStage<Strip> {
  public:
-  Strip(std::string character, std::size_t most) : character_(std::move(character)), most_(most) {}
+  Strip(std::string character, std::size_t most, bool fused)
+      : character_(std::move(character)), most_(most), fused_(fused) {}
   void take(DecodedPiece piece, DecodedPieces& out) override {
     if (!piece.goes_on) left_ = most_;
-    while (left_ > 0 && piece.text.starts_with(character_)) {
-      piece.text.erase(0, character_.size());
-      --left_;
-    }
+    strip(piece.text, left_);
     if (!piece.text.empty()) left_ = 0;
     out.push_back(std::move(piece));
   }
+  std::string within_text(std::string token) const override {
+    std::size_t left = fused_ ? 0 : most_;
+    strip(token, left);
+    return token;
+  }
 
  private:
+  void strip(std::string& text, std::size_t& left) const {
+    for (; left > 0 && text.starts_with(character_); --left) text.erase(0, character_.size());
+  }
+
   std::string character_;
   std::size_t most_ = 0, left_ = 0;
+  bool fused_;
 };
 
 // Marks are spaces, those of the first token nothing.
@@ -131,6 +147,7 @@ class Metaspace : public CloneableStage<Metaspace> {
   void take(DecodedPiece piece, DecodedPieces& out) override {
     out.push_back({replaced(std::move(piece.text), mark_, std::exchange(dropping_, false) ? "" : " ")});
   }
+  std::string within_text(std::string token) const override { return replaced(std::move(token), mark_, " "); }
 
  private:
   std::string mark_;
@@ -150,18 +167,17 @@ class WordPiece : public CloneableStage<WordPiece> {
  public:
   WordPiece(std::string prefix, bool cleanup) : prefix_(std::move(prefix)), cleanup_(cleanup) {}
   void take(DecodedPiece piece, DecodedPieces& out) override {
-    if (std::exchange(begun_, true)) {
-      if (piece.text.starts_with(prefix_)) {
-        piece.text.erase(0, prefix_.size());
-      } else {
-        piece.text.insert(0, 1, ' ');
-      }
-    }
-    if (cleanup_) piece.text = cleaned_up(std::move(piece.text));
+    const bool within = std::exchange(begun_, true);
+    piece.text = within ? within_text(std::move(piece.text)) : cleaned(std::move(piece.text));
     out.push_back(std::move(piece));
+  }
+  std::string within_text(std::string token) const override {
+    return cleaned(token.starts_with(prefix_) ? token.substr(prefix_.size()) : " " + token);
   }
 
  private:
+  std::string cleaned(std::string text) const { return cleanup_ ? cleaned_up(std::move(text)) : text; }
+
   std::string prefix_;
   bool cleanup_, begun_ = false;
 };
@@ -172,6 +188,7 @@ class SpaceBetween : public CloneableStage<SpaceBetween> {
     if (std::exchange(begun_, true)) piece.text.insert(0, 1, ' ');
     out.push_back(std::move(piece));
   }
+  std::string within_text(std::string token) const override { return " " + token; }
 
  private:
   bool begun_ = false;
@@ -204,11 +221,11 @@ std::unique_ptr<DecoderStage> make_replace(const JsonAt& json, StageLimits& limi
   return std::make_unique<Replace>(from, to);
 }
 
-std::unique_ptr<DecoderStage> make_strip(const JsonAt& json) {
+std::unique_ptr<DecoderStage> make_strip(const JsonAt& json, bool fused) {
   const JsonAt content = json["content"];
   if (count_characters(content.string()) != 1) content.fail("must be one character");
   json["stop"].integer(0, 0);
-  return std::make_unique<Strip>(content.string(), static_cast<std::size_t>(json["start"].integer(0, 1 << 20)));
+  return std::make_unique<Strip>(content.string(), static_cast<std::size_t>(json["start"].integer(0, 1 << 20)), fused);
 }
 
 std::unique_ptr<DecoderStage> make_metaspace(const JsonAt& json) {
@@ -238,7 +255,7 @@ void make_stages(const JsonAt& json, Stages& stages, StageLimits& limits) {
   } else if (type == "Replace") {
     stages.push_back(make_replace(json, limits));
   } else if (type == "Strip") {
-    stages.push_back(make_strip(json));
+    stages.push_back(make_strip(json, limits.fused));
   } else if (type == "Metaspace") {
     stages.push_back(make_metaspace(json));
   } else if (type == "WordPiece") {
@@ -271,6 +288,11 @@ void TokenDecoder::end(std::string& text) {
 
 bool TokenDecoder::keeps_something() const {
   return std::any_of(stages_.begin(), stages_.end(), [](const auto& stage) { return stage->keeps_something(); });
+}
+
+std::string TokenDecoder::within_text(std::string token) const {
+  for (const auto& stage : stages_) token = stage->within_text(std::move(token));
+  return token;
 }
 
 void TokenDecoder::run(std::size_t stage, DecodedPieces pieces, std::string& text) {

@@ -29,6 +29,8 @@ class DecoderStage {
   // No piece follows: appends what was kept.
   virtual void end(DecodedPieces& out) {}
   virtual bool keeps_something() const { return false; }
+  // What becomes of a token that stands alone within a text; its bytes need not be whole characters.
+  virtual std::string within_text(std::string token) const { return token; }
 };
 
 class TokenDecoder {
@@ -43,6 +45,8 @@ class TokenDecoder {
   void take(std::string_view token, std::string& text);
   void end(std::string& text);
   bool keeps_something() const;
+  // What the token alone adds within a text: any bytes.
+  std::string within_text(std::string token) const;
 
  private:
   void run(std::size_t stage, DecodedPieces pieces, std::string& text);

@@ -14,23 +14,11 @@
 namespace computron {
 namespace {
 
-constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
-
 void check_sizes(const TokenizerFiles& files) {
   for (const auto& [name, content] : files) {
     if (content.size() <= kMaxTokenizerFileBytes) continue;
     throw CheckpointError(fmt::format("{}: {} bytes (limit {})", name, content.size(), kMaxTokenizerFileBytes));
   }
-}
-
-std::string with_spaces(std::string_view text) {
-  std::string out;
-  for (std::size_t at = 0; at < text.size();) {
-    const bool mark = text.substr(at).starts_with(kMetaspace);
-    out += mark ? ' ' : text[at];
-    at += mark ? kMetaspace.size() : 1;
-  }
-  return out;
 }
 
 std::size_t count_special(const std::vector<TemplatePart>& parts) {
@@ -112,20 +100,7 @@ std::string Tokenizer::decode(std::span<const TokenId> tokens) const {
 std::string Tokenizer::token_bytes(TokenId token) const {
   const std::string* text = parts_->text_of(token);
   if (text == nullptr) return "";
-  if (parts_->added_by_id.contains(token)) return *text;
-  std::string bytes;
-  switch (parts_->spelling) {
-    case Parts::kBytes:
-      return spelled_bytes(*text, bytes) ? bytes : *text;
-    case Parts::kMetaspace:
-      if (const int byte = byte_of_token(*text); byte >= 0) return {static_cast<char>(byte)};
-      return with_spaces(*text);
-    case Parts::kWordPiece:
-      return text->starts_with("##") ? text->substr(2) : " " + *text;
-    case Parts::kPlain:
-      break;
-  }
-  return *text;
+  return parts_->is_special(token) ? *text : parts_->decoder.within_text(*text);
 }
 
 std::optional<TokenId> Tokenizer::token_id(std::string_view text) const {

@@ -36,22 +36,6 @@ std::vector<AddedToken> read_added_tokens(const JsonAt& list) {
   return tokens;
 }
 
-// How a token's text is to be read: the decoder tells.
-Tokenizer::Parts::Spelling spelling_of(const JsonAt& decoder) {
-  if (decoder.is_null()) return Tokenizer::Parts::kPlain;
-  const std::string type = decoder["type"].string();
-  if (type == "ByteLevel") return Tokenizer::Parts::kBytes;
-  if (type == "Metaspace" || type == "Replace" || type == "ByteFallback") return Tokenizer::Parts::kMetaspace;
-  if (type == "WordPiece") return Tokenizer::Parts::kWordPiece;
-  if (type != "Sequence") return Tokenizer::Parts::kPlain;
-  const JsonAt list = decoder["decoders"];
-  for (std::size_t i = 0; i < list.list_size(); ++i) {
-    const auto spelling = spelling_of(list.item(i));
-    if (spelling != Tokenizer::Parts::kPlain) return spelling;
-  }
-  return Tokenizer::Parts::kPlain;
-}
-
 std::optional<TokenId> id_of_role(const TokenizerSettings& settings, const char* switch_name, const char* role,
                                   const Tokenizer::Parts& parts) {
   const JsonAt config(settings.config, "tokenizer_config.json: ");
@@ -135,7 +119,6 @@ void read_tokenizer_json(const std::string& text, const TokenizerSettings& setti
   const bool spells_bytes = parts.pre_tokenizer != nullptr && parts.pre_tokenizer->spells_bytes();
   parts.model = make_token_model(model, parts.vocabulary, spells_bytes);
   parts.decoder = make_token_decoder(json["decoder"]);
-  parts.spelling = spelling_of(json["decoder"]);
   take_added_tokens(read_added_tokens(json["added_tokens"]), parts);
   const auto post_processor = read_post_processor(json["post_processor"]);
   parts.post_processor = post_processor || !json["post_processor"].is_null() ? post_processor.value_or(PostProcessor{})

@@ -26,7 +26,6 @@ struct Tokenizer::Parts {
   std::unique_ptr<TokenModel> model;
   PostProcessor post_processor;
   TokenDecoder decoder;
-  enum Spelling : std::uint8_t { kPlain, kBytes, kMetaspace, kWordPiece } spelling = kPlain;  // of tokens' texts
   std::string chat_template, bos_token, eos_token;
 
   // Null if no token has the number.

@@ -146,7 +146,6 @@ void read_bpe_files(const TokenizerFiles& files, const TokenizerSettings& settin
   parts.model =
       make_bpe_model(parts.vocabulary, read_merge_lines(files.at("merges.txt"), "merges.txt"), {.spells_bytes = true});
   parts.decoder = make_byte_level_decoder();
-  parts.spelling = Tokenizer::Parts::kBytes;
   take_added_tokens(AddedTokenCollector(settings, parts.vocabulary).all(), parts);
   parts.post_processor = simple_post_processor(settings, parts);
 }
@@ -164,7 +163,6 @@ void read_word_piece_files(const TokenizerFiles& files, const TokenizerSettings&
   parts.pre_tokenizer = make_bert_pre_tokenizer();
   parts.model = make_word_piece_model(parts.vocabulary, {.unknown = id_of("[UNK]")});
   parts.decoder = make_word_piece_decoder("##", /*cleanup=*/true);
-  parts.spelling = Tokenizer::Parts::kWordPiece;
   std::vector<AddedToken> added = AddedTokenCollector(settings, parts.vocabulary).all();
   for (const char* text : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) {
     const bool known = std::any_of(added.begin(), added.end(), [&](const AddedToken& t) { return t.content == text; });

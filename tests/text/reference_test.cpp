@@ -5,6 +5,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "computron/base/utf8.h"
 #include "computron/text/incremental_decoder.h"
 #include "computron/text/tokenizer.h"
 #include "tests/text/text_support.h"
@@ -157,6 +158,26 @@ TEST_P(Reference, BehindAPromptComesTheRestOfTheText) {
     const std::string all = tokenizer_.decode(tokens), before = tokenizer_.decode(prompt);
     if (!all.starts_with(before)) continue;  // the prompt ends within a character
     ASSERT_EQ(before + rest, all) << testing::PrintToString(tokens) << " cut at " << cut;
+  }
+}
+
+// Bytes as a text: what is no whole character is replaced.
+std::string text_of(std::string bytes) {
+  std::string text;
+  take_whole_characters(bytes, text);
+  if (!bytes.empty()) text += kReplacementCharacter;
+  return text;
+}
+
+// Guides and logprobs read tokens' own bytes: they are what the decoder makes of a token, added ones included.
+TEST_P(Reference, ATokensBytesAreWhatItAddsToAText) {
+  const Tokens before = encoder_.encode("a b", /*special_tokens=*/false);
+  const std::string text = tokenizer_.decode(before);
+  for (TokenId token = 0; token < tokenizer_.tokens_end(); ++token) {
+    if (tokenizer_.is_special(token)) continue;
+    Tokens tokens = before;
+    tokens.push_back(token);
+    EXPECT_EQ(tokenizer_.decode(tokens), text + text_of(tokenizer_.token_bytes(token))) << token;
   }
 }
 
