@@ -20,8 +20,9 @@ TokenizerFiles read_files(const CheckpointIndex& index) {
   return files;
 }
 
-Digest128 digest_of(const TokenizerFiles& files) {
+Digest128 digest_of(const TokenizerFiles& files, const std::string& model_type) {
   ByteWriter all;
+  all.put_string(model_type);
   for (const auto& [name, bytes] : files) {
     all.put_string(name);
     all.put_list(std::span(bytes.data(), bytes.size()));
@@ -35,8 +36,11 @@ using Shared = std::map<Digest128, std::shared_ptr<const Tokenizer>>;
 void load_tokenizer(const CheckpointIndex& index, Shared& shared, ServedModel& model) {
   const TokenizerFiles files = read_files(index);
   try {
-    std::shared_ptr<const Tokenizer>& tokenizer = shared[digest_of(files)];
-    if (!tokenizer) tokenizer = std::make_shared<const Tokenizer>(files);
+    std::shared_ptr<const Tokenizer>& tokenizer = shared[digest_of(files, model.config.architecture)];
+    if (!tokenizer) tokenizer = std::make_shared<const Tokenizer>(files, model.config.architecture);
+    for (const std::string& warning : tokenizer->warnings()) {
+      spdlog::warn("model {}: its tokenizer: {}", model.id, warning);
+    }
     model.tokenizer = tokenizer;
     const auto named = files.find(kChatFormatFile);
     if (model.chat_format.empty() && named != files.end()) model.chat_format = named->second;
@@ -55,7 +59,7 @@ bool has_tokenizer(const CheckpointIndex& index) {
 }
 
 std::vector<std::string> token_texts(const CheckpointIndex& index) {
-  const Tokenizer tokenizer(read_files(index));
+  const Tokenizer tokenizer(read_files(index), ModelConfig::from_json(index.config_json).architecture);
   std::vector<std::string> texts(static_cast<std::size_t>(tokenizer.tokens_end()));
   for (TokenId token = 0; token < tokenizer.tokens_end(); ++token) {
     if (!tokenizer.is_special(token)) texts[static_cast<std::size_t>(token)] = tokenizer.token_bytes(token);

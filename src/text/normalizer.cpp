@@ -176,6 +176,8 @@ void check_normalized_size(const std::string& text) {
                      fmt::format("normalized, the text has more than {} bytes", kMaxNormalizedBytes));
 }
 
+std::unique_ptr<Normalizer> make_nfc_normalizer() { return std::make_unique<Form>(NormalForm::kNfc); }
+
 std::unique_ptr<Normalizer> make_bert_normalizer(bool lowercase, bool chinese, bool strip_accents) {
   return std::make_unique<Bert>(
       Bert::Options{.clean = true, .chinese = chinese, .strip_accents = strip_accents, .lowercase = lowercase});
@@ -185,7 +187,7 @@ std::unique_ptr<Normalizer> make_normalizer(const JsonAt& json) {
   if (json.is_null()) return nullptr;
   const std::string type = json["type"].string();
   if (type == "Sequence") return make_sequence(json["normalizers"]);
-  if (type == "NFC") return std::make_unique<Form>(NormalForm::kNfc);
+  if (type == "NFC") return make_nfc_normalizer();
   if (type == "NFD") return std::make_unique<Form>(NormalForm::kNfd);
   if (type == "NFKC") return std::make_unique<Form>(NormalForm::kNfkc);
   if (type == "NFKD") return std::make_unique<Form>(NormalForm::kNfkd);

@@ -16,7 +16,8 @@ class Normalizer {
   virtual std::string apply(std::string text) const = 0;
 };
 
-// BERT's, for vocabularies without a tokenizer.json.
+// Qwen2's and BERT's, for vocabularies without a tokenizer.json.
+std::unique_ptr<Normalizer> make_nfc_normalizer();
 std::unique_ptr<Normalizer> make_bert_normalizer(bool lowercase, bool chinese, bool strip_accents);
 
 // Character by character, as the normalizer of that name does it.

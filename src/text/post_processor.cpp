@@ -51,14 +51,6 @@ TokenId read_pair(const JsonAt& json) {
   return read_id(json.item(1));
 }
 
-PostProcessor make_roberta(TokenId begin, TokenId end) {
-  PostProcessor roberta;
-  roberta.single = {tokens_part({begin}, 0), {}, tokens_part({end}, 0)};
-  roberta.pair = {
-      tokens_part({begin}, 0), {}, tokens_part({end, end}, 0), {TemplatePart::kSecond}, tokens_part({end}, 0)};
-  return roberta;
-}
-
 std::optional<PostProcessor> read_sequence_of_processors(const JsonAt& list) {
   std::optional<PostProcessor> result;
   for (std::size_t i = 0; i < list.list_size(); ++i) {
@@ -83,6 +75,14 @@ PostProcessor make_bert_post_processor(TokenId begin, TokenId end) {
   return bert;
 }
 
+PostProcessor make_roberta_post_processor(TokenId begin, TokenId end) {
+  PostProcessor roberta;
+  roberta.single = {tokens_part({begin}, 0), {}, tokens_part({end}, 0)};
+  roberta.pair = {
+      tokens_part({begin}, 0), {}, tokens_part({end, end}, 0), {TemplatePart::kSecond}, tokens_part({end}, 0)};
+  return roberta;
+}
+
 PostProcessor make_simple_post_processor(std::optional<TokenId> begin, std::optional<TokenId> end) {
   PostProcessor simple{.single = {}, .pair = {}};
   const auto add = [&](std::vector<TemplatePart>& parts, TemplatePart::Kind kind, std::int32_t type) {
@@ -102,7 +102,7 @@ std::optional<PostProcessor> read_post_processor(const JsonAt& json) {
   if (type == "ByteLevel") return std::nullopt;  // it moves offsets only
   if (type == "Sequence") return read_sequence_of_processors(json["processors"]);
   if (type == "BertProcessing") return make_bert_post_processor(read_pair(json["cls"]), read_pair(json["sep"]));
-  if (type == "RobertaProcessing") return make_roberta(read_pair(json["cls"]), read_pair(json["sep"]));
+  if (type == "RobertaProcessing") return make_roberta_post_processor(read_pair(json["cls"]), read_pair(json["sep"]));
   if (type == "TemplateProcessing") {
     const JsonAt tokens = json["special_tokens"];
     return PostProcessor{read_template(json["single"], tokens), read_template(json["pair"], tokens)};

@@ -17,15 +17,18 @@ struct TemplatePart {
   Kind kind = kFirst;
   std::vector<TokenId> tokens = {};
   std::int32_t type = 0;  // segment
+  bool operator==(const TemplatePart&) const = default;
 };
 
 struct PostProcessor {
   std::vector<TemplatePart> single = {{TemplatePart::kFirst}};
   std::vector<TemplatePart> pair = {{TemplatePart::kFirst}, {.kind = TemplatePart::kSecond, .type = 1}};
+  bool operator==(const PostProcessor&) const = default;
 };
 
-// begin A end, begin A end [between] B end, as BERT and RoBERTa have them.
+// begin A end; of a pair begin A end B end (BERT) or begin A end end B end (RoBERTa).
 PostProcessor make_bert_post_processor(TokenId begin, TokenId end);
+PostProcessor make_roberta_post_processor(TokenId begin, TokenId end);
 // One around each text, where they are wanted.
 PostProcessor make_simple_post_processor(std::optional<TokenId> begin, std::optional<TokenId> end);
 

@@ -16,6 +16,8 @@ namespace computron {
 namespace {
 
 constexpr const char* kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr const char* kQwen2Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
@@ -263,6 +265,13 @@ std::unique_ptr<PreTokenizer> make_metaspace(const JsonAt& json) {
 
 std::unique_ptr<PreTokenizer> make_byte_level_pre_tokenizer(bool add_prefix_space) {
   return std::make_unique<ByteLevel>(add_prefix_space, /*use_regex=*/true);
+}
+
+std::unique_ptr<PreTokenizer> make_qwen2_pre_tokenizer(bool add_prefix_space) {
+  std::vector<std::unique_ptr<PreTokenizer>> steps;
+  steps.push_back(std::make_unique<Split>(Regex::of_pattern(kQwen2Pattern), Behavior::kIsolated, /*invert=*/false));
+  steps.push_back(std::make_unique<ByteLevel>(add_prefix_space, /*use_regex=*/false));
+  return std::make_unique<Sequence>(std::move(steps));
 }
 
 std::unique_ptr<PreTokenizer> make_bert_pre_tokenizer() {

@@ -28,6 +28,7 @@ class PreTokenizer {
 };
 
 std::unique_ptr<PreTokenizer> make_byte_level_pre_tokenizer(bool add_prefix_space);
+std::unique_ptr<PreTokenizer> make_qwen2_pre_tokenizer(bool add_prefix_space);
 std::unique_ptr<PreTokenizer> make_bert_pre_tokenizer();
 
 // Null for null. CheckpointError naming what is not supported.

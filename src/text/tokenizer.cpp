@@ -64,9 +64,9 @@ bool Tokenizer::Parts::is_special(TokenId token) const {
   return added != added_by_id.end() && added->second.special && added->second.text == added->second.content;
 }
 
-Tokenizer::Tokenizer(const TokenizerFiles& files) {
+Tokenizer::Tokenizer(const TokenizerFiles& files, std::string_view model_type) {
   check_sizes(files);
-  const TokenizerSettings settings(files);
+  const TokenizerSettings settings(files, model_type);
   auto parts = std::make_unique<Parts>();
   if (files.contains("tokenizer.json")) {
     read_tokenizer_json(files.at("tokenizer.json"), settings, *parts);
@@ -121,6 +121,7 @@ TokenId Tokenizer::tokens_end() const {
 const std::string& Tokenizer::chat_template() const { return parts_->chat_template; }
 const std::string& Tokenizer::bos_token() const { return parts_->bos_token; }
 const std::string& Tokenizer::eos_token() const { return parts_->eos_token; }
+const std::vector<std::string>& Tokenizer::warnings() const { return parts_->warnings; }
 
 struct Encoder::Scratch : EncodeScratch {};
 

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "computron/base/error.h"
 #include "computron/base/printable.h"
 #include "computron/base/utf8.h"
+#include "src/text/tokenizer_class.h"
 #include "src/text/tokenizer_parts.h"
 #include "src/text/tokenizer_settings.h"
 
@@ -36,16 +39,44 @@ std::vector<AddedToken> read_added_tokens(const JsonAt& list) {
   return tokens;
 }
 
-std::optional<TokenId> id_of_role(const TokenizerSettings& settings, const char* switch_name, const char* role,
-                                  const Tokenizer::Parts& parts) {
-  const JsonAt config(settings.config, "tokenizer_config.json: ");
-  if (config.is_null() || !config[switch_name].boolean_or(false)) return std::nullopt;
+// Nothing where the settings want no such token.
+std::optional<TokenId> id_of_role(const TokenizerSettings& settings, const char* switch_name, bool by_default,
+                                  const char* role, const Tokenizer::Parts& parts) {
+  const std::optional<bool> wanted = settings.flag(switch_name);
   const std::string text = settings.role(role);
-  if (text.empty()) return std::nullopt;
+  if (!wanted.value_or(by_default) || text.empty()) return std::nullopt;
   const auto added = parts.added_ids.find(text);
   const TokenId id = added != parts.added_ids.end() ? added->second : parts.vocabulary.id_of(text);
-  if (id == kNoToken) config[role].fail(fmt::format("'{}' is no token", printable(text)));
-  return id;
+  if (id != kNoToken) return id;
+  if (!wanted) return std::nullopt;
+  JsonAt(settings.config, "tokenizer_config.json: ")[role].fail(fmt::format("'{}' is no token", printable(text)));
+}
+
+bool adds_tokens(const PostProcessor& processor) {
+  return std::ranges::any_of(processor.single, [](const TemplatePart& part) { return !part.tokens.empty(); });
+}
+
+// The settings where transformers 4's class goes by them, and where they ask for tokens and tokenizer.json puts none
+// around a text; else tokenizer.json.
+PostProcessor choose_post_processor(const JsonAt& json, const TokenizerSettings& settings, Tokenizer::Parts& parts) {
+  const PostProcessor own = read_post_processor(json).value_or(PostProcessor{});
+  const TokenizerClass& type = tokenizer_class(settings.class_name);
+  if (!type.settings_decide && adds_tokens(own)) return own;
+  const PostProcessor simple = simple_post_processor(settings, parts);
+  const bool says = settings.flag("add_bos_token") || settings.flag("add_eos_token");
+  const bool decide = type.settings_decide && (says || !type.adds_bos);
+  if (simple == own || (!decide && !adds_tokens(simple))) return own;
+  parts.warnings.push_back(
+      type.settings_decide
+          ? fmt::format(
+                "of a {} add_bos_token and add_eos_token say which tokens stand around a text, as in transformers "
+                "4, and not tokenizer.json: transformers 5 does not read them",
+                type.name)
+          : fmt::format(
+                "add_bos_token and add_eos_token put tokens around a text, since tokenizer.json puts none there: "
+                "of {} transformers does not read them",
+                settings.class_name.empty() ? "no tokenizer_class" : "a " + printable(settings.class_name)));
+  return simple;
 }
 
 void check_added_token(const AddedToken& token, const Vocabulary& vocabulary) {
@@ -84,10 +115,10 @@ std::string text_of(const AddedToken& token, const Normalizer* normalizer) try {
 
 }  // namespace
 
-// Where the file has a post-processor, it decides; without one the settings say what stands around a text.
 PostProcessor simple_post_processor(const TokenizerSettings& settings, const Tokenizer::Parts& parts) {
-  return make_simple_post_processor(id_of_role(settings, "add_bos_token", "bos_token", parts),
-                                    id_of_role(settings, "add_eos_token", "eos_token", parts));
+  const bool adds_bos = tokenizer_class(settings.class_name).adds_bos;
+  return make_simple_post_processor(id_of_role(settings, "add_bos_token", adds_bos, "bos_token", parts),
+                                    id_of_role(settings, "add_eos_token", false, "eos_token", parts));
 }
 
 void take_added_tokens(std::vector<AddedToken> tokens, Tokenizer::Parts& parts) {
@@ -120,9 +151,7 @@ void read_tokenizer_json(const std::string& text, const TokenizerSettings& setti
   parts.model = make_token_model(model, parts.vocabulary, spells_bytes);
   parts.decoder = make_token_decoder(json["decoder"]);
   take_added_tokens(read_added_tokens(json["added_tokens"]), parts);
-  const auto post_processor = read_post_processor(json["post_processor"]);
-  parts.post_processor = post_processor || !json["post_processor"].is_null() ? post_processor.value_or(PostProcessor{})
-                                                                             : simple_post_processor(settings, parts);
+  parts.post_processor = choose_post_processor(json["post_processor"], settings, parts);
   check_template(parts, json["post_processor"]);
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "computron/text/tokenizer.h"
 #include "src/text/added_tokens.h"
@@ -27,6 +28,7 @@ struct Tokenizer::Parts {
   PostProcessor post_processor;
   TokenDecoder decoder;
   std::string chat_template, bos_token, eos_token;
+  std::vector<std::string> warnings;
 
   // Null if no token has the number.
   const std::string* text_of(TokenId token) const;

@@ -184,7 +184,8 @@ TEST_P(Reference, ATokensBytesAreWhatItAddsToAText) {
 INSTANTIATE_TEST_SUITE_P(Kinds, Reference,
                          testing::Values("gpt2", "opt", "llama3", "qwen2", "llama2", "mistral", "bert-uncased",
                                          "bert-cased", "roberta", "gpt-neox", "granite", "cl100k", "o200k", "tekken",
-                                         "phi3", "gemma", "t5", "xlm-roberta", "unigram-bytes"),
+                                         "phi3", "gemma", "t5", "xlm-roberta", "unigram-bytes", "roberta-files",
+                                         "qwen2-files"),
                          [](const auto& kind) {
                            std::string name = kind.param;
                            std::erase(name, '-');

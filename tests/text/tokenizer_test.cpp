@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <span>
 
 #include "computron/base/base64.h"
@@ -272,6 +273,144 @@ TEST(Settings, WithoutAPostProcessorSayWhatStandsAround) {
   EXPECT_EQ(tokens_of(files), 1u);
   files["tokenizer_config.json"] = R"({"add_eos_token":true,"eos_token":{"content":"nope"}})";
   expect_refused(files, "tokenizer_config.json: eos_token", "'nope' is no token");
+}
+
+// Two letters, tokens that begin and end texts, and a post-processor.
+class AroundAText : public testing::Test {
+ protected:
+  using Tokens = std::vector<TokenId>;
+
+  // Tokens of "ab", which is 2; <s> is 3 and </s> is 4. Warnings come with them.
+  std::pair<Tokens, std::vector<std::string>> encode(const std::string& post_processor, const std::string& settings) {
+    TokenizerFiles files = file_with(R"("added_tokens":[{"id":3,"content":"<s>","special":true},)"
+                                     R"({"id":4,"content":"</s>","special":true}],"post_processor":)" +
+                                     post_processor);
+    files["tokenizer_config.json"] = R"({"bos_token":"<s>","eos_token":"</s>")" + settings + "}";
+    const Tokenizer tokenizer(files);
+    return {Encoder(tokenizer).encode("ab"), tokenizer.warnings()};
+  }
+  void expect_tokens(const std::string& post_processor, const std::string& settings, const Tokens& tokens,
+                     const std::string& warning = "") {
+    const auto [found, warnings] = encode(post_processor, settings);
+    EXPECT_EQ(found, tokens) << post_processor << settings;
+    if (warning.empty()) {
+      EXPECT_THAT(warnings, testing::IsEmpty()) << post_processor << settings;
+    } else {
+      EXPECT_THAT(warnings, testing::ElementsAre(HasSubstr(warning))) << post_processor << settings;
+    }
+  }
+
+  const std::string none = "null", bytes = R"({"type":"ByteLevel","add_prefix_space":true,"trim_offsets":false})";
+  // <s> A, as Llama 2 has it.
+  const std::string begin =
+      R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],)"
+      R"("pair":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}},)"
+      R"({"SpecialToken":{"id":"<s>","type_id":1}},{"Sequence":{"id":"B","type_id":1}}],)"
+      R"("special_tokens":{"<s>":{"id":"<s>","ids":[3],"tokens":["<s>"]}}})";
+};
+
+// Transformers 4's Llama, Gemma, ... make their post-processor of the settings; 5 goes by tokenizer.json.
+TEST_F(AroundAText, SettingsDecideInTheClassesThatGoByThem) {
+  const std::string by_settings = "add_bos_token and add_eos_token say";
+  for (const std::string name : {"LlamaTokenizer", "LlamaTokenizerFast", "GemmaTokenizerFast", "CohereTokenizerFast"}) {
+    const std::string type = R"(,"tokenizer_class":")" + name + '"';
+    expect_tokens(begin, type + R"(,"add_bos_token":true,"add_eos_token":true)", {3, 2, 4}, by_settings);
+    expect_tokens(begin, type + R"(,"add_bos_token":true)", {3, 2});
+    expect_tokens(begin, type, {3, 2});
+    expect_tokens(begin, type + R"(,"add_bos_token":false)", {2}, by_settings);
+    expect_tokens(bytes, type, {3, 2}, by_settings);
+    expect_tokens(bytes, type + R"(,"add_bos_token":false)", {2});
+  }
+  expect_tokens(begin, R"(,"tokenizer_class":"GPTNeoXTokenizerFast")", {2}, "of a GPTNeoXTokenizer " + by_settings);
+  expect_tokens(begin, R"(,"tokenizer_class":"GPTNeoXTokenizer","add_eos_token":true)", {2, 4}, by_settings);
+}
+
+TEST_F(AroundAText, TokenizerJsonDecidesInOtherClasses) {
+  for (const std::string type : {"", R"(,"tokenizer_class":"PreTrainedTokenizerFast")"}) {
+    expect_tokens(begin, type + R"(,"add_eos_token":true)", {3, 2});
+    expect_tokens(begin, type + R"(,"add_bos_token":false)", {3, 2});
+    expect_tokens(bytes, type, {2});
+  }
+}
+
+TEST_F(AroundAText, SettingsCountWhereTokenizerJsonPutsNothing) {
+  const std::string type = R"(,"tokenizer_class":"Qwen2Tokenizer")";
+  for (const std::string& nothing : {none, bytes}) {
+    expect_tokens(nothing, type + R"(,"add_eos_token":true)", {2, 4}, "of a Qwen2Tokenizer transformers does not");
+    expect_tokens(nothing, R"(,"add_bos_token":true)", {3, 2}, "of no tokenizer_class transformers does not");
+    expect_tokens(nothing, type + R"(,"add_eos_token":false)", {2});
+  }
+}
+
+// Tokens that the class names stand for those that the files leave open, but not for those that they deny.
+TEST_F(AroundAText, RolesThatTheFilesLeaveOpenAreTheClassesOwn) {
+  TokenizerFiles files = file_with(R"("added_tokens":[{"id":3,"content":"<s>","special":true}])");
+  files["tokenizer_config.json"] = R"({"tokenizer_class":"LlamaTokenizer"})";
+  EXPECT_EQ(Encoder(Tokenizer(files)).encode("ab"), (Tokens{3, 2}));
+  files["tokenizer_config.json"] = R"({"tokenizer_class":"LlamaTokenizer","bos_token":null})";
+  EXPECT_EQ(Encoder(Tokenizer(files)).encode("ab"), (Tokens{2}));
+  files["tokenizer_config.json"] = R"({"tokenizer_class":"GemmaTokenizer"})";  // its <bos> is no token here
+  EXPECT_EQ(Encoder(Tokenizer(files)).encode("ab"), (Tokens{2}));
+}
+
+// What is read of vocab.json and merges.txt, and of vocab.txt, depends on the class, which the model's type tells where
+// no setting does.
+class VocabularyFiles : public testing::Test {
+ protected:
+  static TokenizerFiles of_class(const std::string& kind, const std::string& name) {
+    TokenizerFiles files = tokenizer_files(kind);
+    files["tokenizer_config.json"] = name.empty() ? "{}" : R"({"tokenizer_class":")" + name + R"("})";
+    files.erase("added_tokens.json");
+    return files;
+  }
+  static std::vector<TokenId> encode(const TokenizerFiles& files, std::string_view model_type = {}) {
+    const Tokenizer tokenizer(files, model_type);
+    return Encoder(tokenizer).encode("(self)  <mask>cafe\u0301");
+  }
+};
+
+TEST_F(VocabularyFiles, TheModelsTypeTellsTheClassWhereNoSettingDoes) {
+  const auto gpt2 = encode(of_class("roberta-files", "GPT2Tokenizer")),
+             qwen2 = encode(of_class("roberta-files", "Qwen2Tokenizer")),
+             roberta = encode(of_class("roberta-files", "RobertaTokenizer"));
+  EXPECT_NE(gpt2, qwen2);
+  EXPECT_NE(gpt2, roberta);
+  EXPECT_EQ(encode(of_class("roberta-files", "RobertaTokenizerFast")), roberta);
+  for (const char* model : {"", "gpt2", "opt", "granite"})
+    EXPECT_EQ(encode(of_class("roberta-files", ""), model), gpt2) << model;
+  for (const char* model : {"qwen2", "qwen3_moe"})
+    EXPECT_EQ(encode(of_class("roberta-files", ""), model), qwen2) << model;
+  EXPECT_EQ(encode(of_class("roberta-files", ""), "roberta"), roberta);
+  EXPECT_EQ(encode(of_class("roberta-files", "GPT2Tokenizer"), "roberta"), gpt2);  // a setting goes before it
+  EXPECT_EQ(encode(of_class("bert-cased", ""), "distilbert"), encode(of_class("bert-cased", "BertTokenizer")));
+}
+
+TEST_F(VocabularyFiles, OtherClassesAreRefusedByName) {
+  const auto refuse = [](const TokenizerFiles& files, const char* model_type, const std::string& why) {
+    try {
+      const Tokenizer tokenizer(files, model_type);
+      ADD_FAILURE() << "accepted; expected '" << why << "'";
+    } catch (const CheckpointError& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr(why), HasSubstr("without tokenizer.json")));
+    }
+  };
+  refuse(of_class("opt", "HerbertTokenizer"), "bert", "vocab.json is a HerbertTokenizer's");
+  refuse(of_class("opt", "BertTokenizer"), "", "vocab.json is a BertTokenizer's");
+  refuse(of_class("opt", ""), "llama", "vocab.json is a llama's");
+  refuse(of_class("bert-cased", "BertJapaneseTokenizer"), "bert", "vocab.txt is a BertJapaneseTokenizer's");
+  refuse(of_class("bert-cased", ""), "roberta", "vocab.txt is a RobertaTokenizer's");
+}
+
+// RoBERTa's <mask> takes the space before it along unless a file describes it otherwise.
+TEST_F(VocabularyFiles, RobertasMaskTakesTheSpaceBeforeIt) {
+  TokenizerFiles files = tokenizer_files("roberta-files");
+  const std::vector<TokenId> mask_alone = {0, 4, 2};
+  const auto encode_mask = [&files] { return Encoder(*std::make_unique<Tokenizer>(files)).encode("  <mask>"); };
+  EXPECT_EQ(encode_mask(), mask_alone);
+  files["special_tokens_map.json"] = R"({"mask_token":{"content":"<mask>","lstrip":true}})";
+  EXPECT_EQ(encode_mask(), mask_alone);
+  files["special_tokens_map.json"] = R"({"mask_token":{"content":"<mask>","lstrip":false}})";
+  EXPECT_NE(encode_mask(), mask_alone);
 }
 
 }  // namespace

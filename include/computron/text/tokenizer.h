@@ -3,10 +3,14 @@
 //   text → added tokens cut out → normalizer → pre-tokenizer: words → model: tokens → special tokens around them
 //   tokens → texts of tokens → decoder: text
 //
-// Made of the files that a checkpoint carries: tokenizer.json; or vocab.json and merges.txt (GPT-2, OPT); or vocab.txt
-// (BERT); the latter two with what tokenizer_config.json, special_tokens_map.json and added_tokens.json say. The files
-// come from anywhere: sizes, depths and counts are bounded, and what a file asks that is not done here is refused by
-// name.
+// Made of the files that a checkpoint carries: tokenizer.json; or vocab.json and merges.txt (GPT-2, OPT, RoBERTa,
+// Qwen2); or vocab.txt (BERT, DistilBERT). tokenizer_config.json says which class of transformers they are for, and
+// with special_tokens_map.json and added_tokens.json what the others leave open. The files come from anywhere: sizes,
+// depths and counts are bounded, and what a file asks that is not done here is refused by name.
+//
+// Around a text stands what tokenizer.json's post-processor puts there. The settings add_bos_token and add_eos_token
+// count instead where it puts nothing there, and in the classes that go by them in transformers 4 (LlamaTokenizer,
+// CodeLlamaTokenizer, GemmaTokenizer, CohereTokenizer, GPTNeoXTokenizer): models are trained with what these put there.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +49,8 @@ struct EncodeOptions {
 class Tokenizer {
  public:
   // CheckpointError naming file and place of what is damaged or not supported, or that there is none of those files.
-  explicit Tokenizer(const TokenizerFiles& files);
+  // `model_type` is config.json's: it tells the class of a vocabulary where tokenizer_config.json does not.
+  explicit Tokenizer(const TokenizerFiles& files, std::string_view model_type = {});
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
@@ -68,6 +73,8 @@ class Tokenizer {
   // The tokens that begin and end texts, as the files name them; empty if they do not.
   const std::string& bos_token() const;
   const std::string& eos_token() const;
+  // Where it does what one version of transformers does and another does not: a line each.
+  const std::vector<std::string>& warnings() const;
 
   struct Parts;  // src/text
 
