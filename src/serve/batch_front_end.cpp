@@ -33,7 +33,10 @@ BatchFrontEnd::BatchFrontEnd(RequestReader& reader, ResultWriter& writer, Metric
       models_(std::move(models)),
       options_(options),
       deferred_(reader.rereader(), priorities_of(options, models_.size()), options.ahead),
-      counts_{&reader, writer.history().lines_done(), 0, std::vector<QueueDepth>(models_.size())} {
+      counts_{.reader = &reader,
+              .known_before = writer.history().lines_known(),
+              .done_before = writer.history().lines_done(),
+              .queues = std::vector<QueueDepth>(models_.size())} {
   if (options.view)
     view_.emplace(std::vector<const BatchCounts*>{&counts_}, metrics, ids_of(models_), start_s, *options.view);
 }

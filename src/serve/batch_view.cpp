@@ -18,10 +18,14 @@ BatchView::BatchView(std::vector<const BatchCounts*> batches, Metrics& metrics, 
       metrics_(metrics),
       models_(std::move(models)),
       start_s_(start_s),
+      known_before_(options.done_before),
       done_before_(options.done_before),
       progress_line_(options.progress_line, start_s),
       status_writer_(options.status_file, options.progress_file) {
-  for (const BatchCounts* batch : batches_) done_before_ += batch->done_before;
+  for (const BatchCounts* batch : batches_) {
+    known_before_ += batch->known_before;
+    done_before_ += batch->done_before;
+  }
 }
 
 void BatchView::step_done(const std::vector<Report>& reports) {
@@ -69,6 +73,7 @@ JobStatus BatchView::status(const Activity& activity, double now) const {
                    .total = state.total,
                    .total_known = state.total_known,
                    .failed = metrics_.failed(),
+                   .known_before = known_before_,
                    .done_before = done_before_};
   const std::vector<QueueDepth> queues = this->queues();
   for (std::size_t i = 0; i < models_.size(); ++i) {

@@ -115,7 +115,7 @@ std::string progress_json(const JobStatus& s, double unix_s) {
   const bool known = s.total_known && s.counts.done > 0 && s.end != "stopped";
   const double left_s = time_left_s(s.counts.time_s, s.counts.done, s.total, s.total_known).value_or(0);
   nlohmann::ordered_json object;
-  object["total"] = s.done_before + s.total;
+  object["total"] = std::max(s.done_before + s.total, s.known_before);
   object["done"] = s.done_before + s.counts.done;
   object["failed"] = s.failed;
   object["tokens_per_s"] = static_cast<double>(s.counts.tokens - before.tokens) / since_s;

@@ -109,6 +109,15 @@ TEST_F(TwoBatches, AreCountedTogether) {
   EXPECT_EQ(progress["tokens_per_s"], 3);
 }
 
+// Before they are read again.
+TEST_F(TwoBatches, TheTotalHasTheLinesOfEarlierAttemptsFromTheStart) {
+  counts_[0].known_before = 60;
+  counts_[1].known_before = 40;
+  make_view();
+  view_->show({}, 0);
+  EXPECT_EQ(last_progress()["total"], 60 + 40 + 5);
+}
+
 TEST_F(TwoBatches, AreKnownWhenBothHaveBeenRead) {
   make_view();
   read(*readers_[1], [](const IncomingRequest&) {});

@@ -200,6 +200,13 @@ TEST(ProgressFile, CountsWhatEarlierAttemptsDidButPredictsWithoutIt) {
   EXPECT_THAT(progress_json(status, 1e9), HasSubstr(R"("predicted_end":"2001-09-09T01:51:40Z",)")) << "300 s for 75";
 }
 
+TEST(ProgressFile, TheTotalIsNoLessThanWhatEarlierAttemptsRead) {
+  JobStatus status = status_sample();
+  status.known_before = 1200;
+  status.done_before = 900;
+  EXPECT_THAT(progress_json(status, 1e9), HasSubstr(R"({"total":1200,"done":925,)"));
+}
+
 TEST(StatusWriter, ReplacesBothFilesAsAWhole) {
   const TemporaryFolder folder;
   const JobStatus status = status_sample();

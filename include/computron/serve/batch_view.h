@@ -24,7 +24,8 @@ struct ViewOptions {
 // What a batch counts of itself.
 struct BatchCounts {
   RequestReader* reader = nullptr;      // of its lines; borrowed
-  std::uint64_t done_before = 0;        // lines that had their results when the job began
+  std::uint64_t known_before = 0;       // lines that earlier attempts have read, as far as the journal says
+  std::uint64_t done_before = 0;        // those of them that had their results when the job began
   std::uint64_t generated_tokens = 0;   // of finished requests
   std::vector<QueueDepth> queues = {};  // [model]; deferred lines wait, too
 };
@@ -54,7 +55,7 @@ class BatchView {
   Metrics& metrics_;
   std::vector<std::string> models_;  // ids
   double start_s_;
-  std::uint64_t done_before_;  // lines; of all inputs
+  std::uint64_t known_before_, done_before_;  // lines; of all inputs
   ProgressLine progress_line_;
   StatusWriter status_writer_;
   std::uint64_t sampled_tokens_ = 0;

@@ -45,8 +45,9 @@ struct JobStatus {
   std::uint64_t total = 0;
   bool total_known = false;
   std::uint64_t failed = 0;
-  std::uint64_t done_before = 0;  // lines that had their results when the job began: in no other count
-  std::string end = {};           // "finished", "stopped"; empty: it goes on
+  std::uint64_t known_before = 0;  // lines that earlier attempts have read
+  std::uint64_t done_before = 0;   // lines that had their results when the job began: in no other count
+  std::string end = {};            // "finished", "stopped"; empty: it goes on
   std::vector<ModelStatus> models = {};
   std::vector<GroupStatus> groups = {};  // with a line each where there are several
 };
@@ -54,9 +55,9 @@ struct JobStatus {
 // Lines, the last with its end. Models that nothing is known of but that they are there are counted only.
 std::string status_block(const JobStatus& status);
 
-// One line: `total` (lines read so far, all of them once `predicted_end` is known) and `done` of them, both with
-// `done_before`; `failed` since the start, `tokens_per_s` lately, `predicted_end` and `updated` as ISO 8601 has it;
-// `predicted_end` is null while nobody can say. `unix_s`: seconds since 1970, now.
+// One line: `total` (lines read so far, by earlier attempts or this one; all of them once `predicted_end` is known) and
+// `done` of them, both with `done_before`; `failed` since the start, `tokens_per_s` lately, `predicted_end` and
+// `updated` as ISO 8601 has it; `predicted_end` is null while nobody can say. `unix_s`: seconds since 1970, now.
 std::string progress_json(const JobStatus& status, double unix_s);
 
 // Seconds until all requests are done if the others take as long as those that are; absent when that is unknown.
