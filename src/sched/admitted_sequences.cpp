@@ -192,14 +192,28 @@ int running_as_urgent(const AdmittedSequences& sequences, std::int32_t urgency) 
   }));
 }
 
-CacheForecast forecast_as_urgent(const AdmittedSequences& sequences, std::int32_t urgency) {
-  if (sequences.sums().all_as_urgent(urgency)) return sequences.sums().forecast();
-  CacheForecast forecast;
-  for (const auto& member : sequences.running_by_age()) {
-    const bool counts = member->counted().need_in == SequenceSums::Counted::NeedIn::kForecast;
-    if (counts && member->sequence().request().urgency() <= urgency) forecast.add(member->counted().need);
+// A block that nobody owns stays until the last of those that use it has ended: it is counted all the time.
+int peak_as_urgent(const AdmittedSequences& sequences, std::int32_t urgency, CacheNeed next,
+                   std::span<const std::uint32_t> prefix) {
+  const CacheBlocks& cache = sequences.cache();
+  const double ratio = sequences.growth_ratio();
+  if (sequences.sums().all_as_urgent(urgency)) {
+    next.blocks -= static_cast<int>(std::ranges::count_if(prefix, [&](auto b) { return cache.ref_count(b) > 0; }));
+    return sequences.unowned_blocks() + sequences.sums().forecast().peak(next, ratio);
   }
-  return forecast;
+  CacheForecast forecast;
+  std::vector<bool> used(static_cast<std::size_t>(cache.prefix_caching() ? cache.count() : 0));
+  int owned = 0;
+  for (const auto& member : sequences.running_by_age()) {
+    if (member->sequence().request().urgency() > urgency) continue;
+    forecast.add(member->counted().need);
+    if (used.empty()) continue;
+    owned += member->counted().owned_blocks;
+    for (const std::uint32_t block : member->sequence().blocks()) used[block] = true;
+  }
+  next.blocks -= static_cast<int>(std::ranges::count_if(prefix, [&](auto b) { return used[b]; }));
+  const auto all = static_cast<int>(std::ranges::count(used, true));
+  return all - owned + forecast.peak(next, ratio);
 }
 
 int AdmittedSequences::computed_tokens() const {

@@ -176,7 +176,7 @@ int CacheAllocator::frames_short(ModelId model, int blocks, std::size_t stage) c
 bool CacheAllocator::allocate(ModelId model, int blocks) {
   const std::optional<std::vector<ModelId>> displaced = caches_to_evict(model, blocks);
   if (!displaced) return false;
-  trim(model);
+  if (!keeps_cached_blocks(model, blocks)) trim_all_but(model);
   for (const ModelId other : *displaced) evict(other);
   place(model, blocks);
   return true;
@@ -260,7 +260,10 @@ void CacheAllocator::place(ModelId model, int blocks) {
 }
 
 void CacheAllocator::trim(std::optional<ModelId> runs) {
-  if (keeps_cached_blocks(runs)) return;
+  if (!keeps_cached_blocks(runs, /*blocks=*/0)) trim_all_but(runs);
+}
+
+void CacheAllocator::trim_all_but(std::optional<ModelId> runs) {
   const std::span<const ModelId> with_cache = state_.work.with_cache();
   std::vector<ModelId> models(with_cache.begin(), with_cache.end());
   std::ranges::sort(models);
@@ -289,14 +292,16 @@ void CacheAllocator::trim_cache(ModelId model) {
 }
 
 // Whether caches keep the frames of cached blocks: as long as the model that runs, or comes next, finds frames without
-// them.
-bool CacheAllocator::keeps_cached_blocks(std::optional<ModelId> runs) const {
+// them, for what its cache is expected to want and for `blocks` of it, which a pass takes whatever was expected.
+bool CacheAllocator::keeps_cached_blocks(std::optional<ModelId> runs, int blocks) const {
   const RunOrder& order = state_.agenda.run_order();
   if (!state_.options.prefix_caching || (!runs && order.empty())) return state_.options.prefix_caching;
   const ModelId next = runs ? *runs : order.front();
   for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
     const StagePool& pool = state_.pools[stage];
-    if (pool.free_frames() < pool.missing_pages(next, FrameKind::kWhole) + frames_to_come(next, stage)) return false;
+    const int taken = cache(next, stage).frames_for(blocks) - pool.cache_frames(next);
+    const int more = std::max(taken, frames_to_come(next, stage));
+    if (pool.free_frames() < pool.missing_pages(next, FrameKind::kWhole) + more) return false;
   }
   return true;
 }

@@ -88,7 +88,7 @@ void CacheBlocks::release(std::span<const std::uint32_t> list) {
 }
 
 std::vector<std::uint32_t> CacheBlocks::acquire_prefix(std::span<const TokenId> tokens, std::uint64_t root) {
-  std::vector<std::uint32_t> list = longest_hit(tokens, root);
+  std::vector<std::uint32_t> list = find_prefix(tokens, root);
   for (const std::uint32_t block : list) {
     if (blocks_[block].ref_count == 0) cached_.erase(blocks_[block].cached_at);
     use(block);
@@ -96,7 +96,7 @@ std::vector<std::uint32_t> CacheBlocks::acquire_prefix(std::span<const TokenId> 
   return list;
 }
 
-std::vector<std::uint32_t> CacheBlocks::longest_hit(std::span<const TokenId> tokens, Content root) const {
+std::vector<std::uint32_t> CacheBlocks::find_prefix(std::span<const TokenId> tokens, std::uint64_t root) const {
   std::vector<std::uint32_t> list;
   const auto step = static_cast<std::size_t>(block_tokens_);
   Content before = root;

@@ -68,7 +68,7 @@ int ModelWork::blocks_expected(int sequences) const {
   const int all = to_come.blocks + expected_growth(to_come.growth, ratio);
   const int coming = more == 0 ? 0 : static_cast<int>(std::ceil(static_cast<double>(all) * more / to_admit));
   const CacheNeed& running = sequences_.sums().forecast().sum();
-  return running.blocks + expected_growth(running.growth, ratio) + coming;
+  return sequences_.unowned_blocks() + running.blocks + expected_growth(running.growth, ratio) + coming;
 }
 
 void ModelWork::enqueue(Request request) {
@@ -77,19 +77,15 @@ void ModelWork::enqueue(Request request) {
 }
 
 int ModelWork::peak_with_next() const {
-  CacheNeed need;
-  if (next_is_preempted()) {
-    const Sequence& next = sequences_.first_preempted().sequence();
-    need = cache_need(next.request(), static_cast<int>(next.tokens().size()), cache().block_tokens());
-    if (next.request().may_reuse_prefix()) {
-      need.blocks -= cache().prefix_hit_blocks(next.tokens(), next.request().prefix_root());
-    }
-  } else {
-    const Request& next = waiting_.front();
-    need = waiting_.cache_need_of_front();
-    if (next.may_reuse_prefix()) need.blocks -= cache().prefix_hit_blocks(next.prompt, next.prefix_root());
-  }
-  return forecast_as_urgent(sequences_, next_to_admit().urgency()).peak(need, sequences_.growth_ratio());
+  const bool preempted = next_is_preempted();
+  const Request& next = next_to_admit();
+  const std::span<const TokenId> tokens =
+      preempted ? sequences_.first_preempted().sequence().tokens() : std::span(next.prompt);
+  const CacheNeed need = preempted ? cache_need(next, static_cast<int>(tokens.size()), cache().block_tokens())
+                                   : waiting_.cache_need_of_front();
+  std::vector<std::uint32_t> prefix;
+  if (next.may_reuse_prefix()) prefix = cache().find_prefix(tokens, next.prefix_root());
+  return peak_as_urgent(sequences_, next.urgency(), need, prefix);
 }
 
 void ModelWork::admit_next(SequenceId id) {

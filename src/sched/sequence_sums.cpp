@@ -37,10 +37,13 @@ void SequenceSums::count_need(Counted& counted, const Sequence& sequence, bool p
   using In = Counted::NeedIn;
   const In in = sequence.finished() ? In::kNone : preempted ? In::kPreempted : In::kForecast;
   CacheNeed need;
+  int owned = 0;
   if (in != In::kNone) {
     need = cache_need(sequence.request(), static_cast<int>(sequence.tokens().size()), block_tokens);
-    need.blocks -= shared_blocks;  // they are counted with those that use them, too
+    need.blocks -= shared_blocks;  // another one owns them, or nobody (AdmittedSequences::unowned_blocks())
+    owned = static_cast<int>(sequence.blocks().size()) - shared_blocks;
   }
+  owned_blocks_ += owned - std::exchange(counted.owned_blocks, owned);
   if (in == counted.need_in && need == counted.need) return;
   if (counted.need_in == In::kForecast) forecast_.remove(counted.need);
   if (counted.need_in == In::kPreempted) preempted_need_ -= counted.need;

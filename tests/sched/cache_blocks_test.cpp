@@ -12,6 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 constexpr int kBlock = 4;
 
@@ -64,7 +65,7 @@ TEST(CacheBlocks, FindsWhatHasTheSameRootOnly) {
   const std::vector<TokenId> sequence = tokens(9);
   const std::vector<std::uint32_t> plain = {cache.allocate(), cache.allocate()};
   cache.cache_full_blocks(plain, sequence, 0, 2, /*root=*/0);
-  EXPECT_EQ(cache.prefix_hit_blocks(sequence, /*root=*/1), 0);
+  EXPECT_THAT(cache.find_prefix(sequence, /*root=*/1), SizeIs(0));
   const std::vector<std::uint32_t> other = {cache.allocate(), cache.allocate()};
   cache.cache_full_blocks(other, sequence, 0, 2, /*root=*/1);
   EXPECT_EQ(cache.acquire_prefix(sequence, /*root=*/0), plain);
@@ -99,9 +100,9 @@ TEST(CacheBlocks, EvictsCachedBlocksWhenNoneIsFreeTheLongestUnusedFirst) {
   EXPECT_EQ(cache.free(), 0);
   cache.release(cache.acquire_prefix(tokens(9, 100)));  // used again
   const auto taken = take(cache, 3);
-  EXPECT_EQ(cache.prefix_hit_blocks(tokens(9, 200)), 0);
-  EXPECT_EQ(cache.prefix_hit_blocks(tokens(9, 300)), 1) << "its end goes before its beginning";
-  EXPECT_EQ(cache.prefix_hit_blocks(tokens(9, 100)), 2);
+  EXPECT_THAT(cache.find_prefix(tokens(9, 200)), SizeIs(0));
+  EXPECT_THAT(cache.find_prefix(tokens(9, 300)), SizeIs(1)) << "its end goes before its beginning";
+  EXPECT_THAT(cache.find_prefix(tokens(9, 100)), SizeIs(2));
   cache.release(taken);
   EXPECT_EQ(cache.free(), 3);
 }
@@ -127,7 +128,7 @@ TEST(CacheBlocks, BlocksThatAreCutOffAreNotFound) {
   cache.resize(2);
   EXPECT_THAT(cache.acquire_prefix(tokens(17)), ElementsAre(0, 1));
   cache.resize(6);
-  EXPECT_EQ(cache.prefix_hit_blocks(tokens(17)), 2);
+  EXPECT_THAT(cache.find_prefix(tokens(17)), SizeIs(2));
   EXPECT_EQ(cache.free(), 4);
 }
 

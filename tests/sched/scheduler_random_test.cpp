@@ -21,6 +21,7 @@ enum class Kind : std::uint8_t {
   kManyModels,  // 50 or more, some pinned, of many priorities, asked for at random or regularly; ranks report times
   kFamilies,    // some models have pages in common
   kAdapters,    // most differ in their adapters alone
+  kPrefixes,    // most requests of a model have a long beginning in common, one model is pinned, and frames are short
 };
 
 class RandomJob {
@@ -31,6 +32,7 @@ class RandomJob {
         many_(kind == Kind::kManyModels),
         families_(kind == Kind::kFamilies),
         adapters_(kind == Kind::kAdapters),
+        prefixes_(kind == Kind::kPrefixes),
         random_(seed * 7919 + 1),
         model_list_(make_models()) {
     options_.max_batch_tokens = from(1, one_in(3) ? 8 : 100);
@@ -45,6 +47,14 @@ class RandomJob {
     options_.prefix_caching = one_in(3);
     if (many_) options_.frames = smallest_pool() + from(0, one_in(3) ? 200 : 40);
     if (adapters_) options_.adapter_slots = fewest_slots() + (one_in(3) ? 0 : from(0, 12));
+    if (prefixes_) {
+      options_.prefix_caching = true;
+      options_.max_batch_tokens = from(50, 500);
+      options_.max_seqs = from(4, 16);
+      options_.frames = smallest_pool() + from(4, 30);
+      constexpr const char* kPolicies[] = {"fifo", "balanced", "throughput"};
+      policy_ = kPolicies[seed % 3];
+    }
     if (!crowded_) return;
     options_.max_seqs = from(5, 20);
     options_.frames = smallest_pool() + from(0, 12);
@@ -99,6 +109,7 @@ class RandomJob {
       if (!one_in(3)) model.eos_tokens = {from(0, kVocab - 1), from(0, kVocab - 1)};
     }
     if (families_) make_families(models);
+    if (prefixes_) models.front().pinned = true;
     return models;
   }
 
@@ -197,6 +208,12 @@ class RandomJob {
     if (one_in(4)) request.stop_tokens = {from(0, kVocab - 1)};
     if (one_in(10)) request.prompt.insert(request.prompt.begin() + from(1, std::ssize(request.prompt)), kPoison);
     if (options_.prefix_caching && one_in(2)) request = with_common_beginning(std::move(request), from(10, 70));
+    if (prefixes_ && !one_in(4)) {
+      request.prompt.resize(static_cast<std::size_t>(from(1, 12)));
+      request = with_common_beginning(std::move(request), from(100, 300));
+      request.max_tokens = from(1, 100);
+      return request;
+    }
     if (is_encoder(model) && !crowded_ && !adapters_) make_encoding(request);
     if (crowded_) {
       request.max_tokens = from(40, 80);
@@ -207,7 +224,7 @@ class RandomJob {
   }
 
   std::uint64_t seed_;
-  bool crowded_, many_, families_, adapters_;
+  bool crowded_, many_, families_, adapters_, prefixes_;
   bool deadlines_ = false, classes_ = false, priorities_ = false;
   bool regular_ = false;  // two models in three are asked for at equal intervals
   std::map<ModelId, int> asked_;
@@ -318,9 +335,16 @@ TEST(SchedulerRandom, EveryRuleHoldsWhereAdaptersRideAlong) {
 
 // Sequences are preempted again and again, for more were admitted than can grow to their ends together.
 TEST(SchedulerRandom, EveryRuleHoldsWhereCachesRunOut) {
-  const Reached all = reached_by(1000, 1150, Kind::kCrowded);
+  const Reached all = reached_by(1000, 1220, Kind::kCrowded);
   EXPECT_GT(all.preemptions, 200u);
   EXPECT_GT(all.prefix_hits, 100u);
+}
+
+TEST(SchedulerRandom, EveryRuleHoldsWhereRequestsHaveLongBeginningsInCommon) {
+  const Reached all = reached_by(11000, 11100, Kind::kPrefixes);
+  EXPECT_GT(all.prefix_hits, 300u);
+  EXPECT_GT(all.swaps, 50u);
+  EXPECT_GT(all.shrinks, 50u);
 }
 
 TEST(SchedulerRandom, EveryRuleHoldsWhereThereAreManyModels) {

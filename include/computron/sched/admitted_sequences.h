@@ -17,6 +17,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "computron/sched/cache_blocks.h"
@@ -52,7 +53,7 @@ class AdmittedSequences {
     friend class AdmittedSequences;
     Sequence sequence_;
     State state_ = State::kPreempted;
-    int shared_blocks_ = 0;  // of its first ones, that others use, too
+    int shared_blocks_ = 0;  // of its first ones, that others used already when it came
     SequenceSums::Counted counted_;
   };
   // Stays good until the sequence ends.
@@ -105,6 +106,8 @@ class AdmittedSequences {
   const std::set<Handle, Older>& running_by_age() const { return running_; }  // the oldest first
   int running() const { return static_cast<int>(running_.size()); }
   const SequenceSums& sums() const { return sums_; }
+  // Blocks in use that sums() counts with no sequence: whoever used them first has ended, and others use them still.
+  int unowned_blocks() const { return cache_.used() - sums_.owned_blocks(); }
   // Of those that have ended.
   double growth_ratio() const { return growth_ratio_.value(); }
   // Tokens in the cache, summed up over the running ones; looks at each.
@@ -130,8 +133,11 @@ class AdmittedSequences {
   CacheUse cache_use_;
 };
 
-// Running ones of this urgency or a lower one, and their forecast. Look at all, unless all are as urgent.
+// Running ones of this urgency or a lower one. Looks at all, unless all are as urgent.
 int running_as_urgent(const AdmittedSequences& sequences, std::int32_t urgency);
-CacheForecast forecast_as_urgent(const AdmittedSequences& sequences, std::int32_t urgency);
+// Most blocks that these will use at any one time with one sequence more, which needs `next`, the blocks of `prefix`
+// among that (CacheBlocks::find_prefix()). Each block counts once. Looks at all, unless all are as urgent.
+int peak_as_urgent(const AdmittedSequences& sequences, std::int32_t urgency, CacheNeed next,
+                   std::span<const std::uint32_t> prefix);
 
 }  // namespace computron

@@ -74,8 +74,9 @@ class CacheAllocator {
   void evict(ModelId model);
   bool cheaper_to_offload(ModelId model) const;
   void place(ModelId model, int blocks);
+  void trim_all_but(std::optional<ModelId> runs);
   void trim_cache(ModelId model);
-  bool keeps_cached_blocks(std::optional<ModelId> runs) const;
+  bool keeps_cached_blocks(std::optional<ModelId> runs, int blocks) const;
 
   SchedulerState& state_;
   std::vector<int> pinned_pages_;  // [stage] of all pinned models

@@ -49,6 +49,7 @@ class CacheBlocks {
   int free() const { return free_.size(); }
   // Free or cached.
   int available() const { return free_.size() + static_cast<int>(cached_.size()); }
+  int used() const { return count() - available(); }
   // The end of the used blocks: from this one on none is used.
   int end_of_used() const { return end_of_used_; }
   bool prefix_caching() const { return prefix_caching_; }
@@ -67,10 +68,8 @@ class CacheBlocks {
   // `root`, below kRoots (Request::prefix_root()).
   static constexpr std::uint64_t kRoots = 2;
   std::vector<std::uint32_t> acquire_prefix(std::span<const TokenId> tokens, std::uint64_t root = 0);
-  // How many blocks acquire_prefix() would find.
-  int prefix_hit_blocks(std::span<const TokenId> tokens, std::uint64_t root = 0) const {
-    return static_cast<int>(longest_hit(tokens, root).size());
-  }
+  // What acquire_prefix() would find, used or cached.
+  std::vector<std::uint32_t> find_prefix(std::span<const TokenId> tokens, std::uint64_t root = 0) const;
   // Blocks [first, last) of a sequence's list are full from now on, with these of its tokens; those before them were
   // already. They can be found from now on.
   void cache_full_blocks(std::span<const std::uint32_t> list, std::span<const TokenId> tokens, int first, int last,
@@ -93,7 +92,6 @@ class CacheBlocks {
     std::vector<TokenId> tokens;
     std::uint32_t block = 0;
   };
-  std::vector<std::uint32_t> longest_hit(std::span<const TokenId> tokens, Content root) const;
   const Entry* look_up(Content before, std::span<const TokenId> tokens) const;
   static std::uint64_t key_of(Content before, std::span<const TokenId> tokens);
   void use(std::uint32_t block);

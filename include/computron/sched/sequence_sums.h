@@ -56,18 +56,22 @@ class SequenceSums {
   // What a sequence has been counted with; at first with nothing.
   struct Counted {
     SequenceTotals totals;
-    CacheNeed need;
+    CacheNeed need;        // but for blocks that it shares
+    int owned_blocks = 0;  // of those that it has now, the ones that `need` counts
     enum class NeedIn : std::uint8_t { kNone, kForecast, kPreempted } need_in = NeedIn::kNone;
     std::optional<std::int32_t> urgency;  // none: it has ended, or will with what is in flight
     UrgencyTotals of_urgency;
   };
 
-  // Replaces what `counted` says by what the sequence is now. `shared_blocks`: of its first ones, that others use, too.
+  // Replaces what `counted` says by what the sequence is now. `shared_blocks`: of its first ones, that others used
+  // already when it came.
   void count(Counted& counted, const Sequence& sequence, bool preempted, int shared_blocks, int block_tokens);
 
   const SequenceTotals& totals() const { return totals_; }
   // Of the running ones.
   const CacheForecast& forecast() const { return forecast_; }
+  // Blocks that running ones have and `forecast()` counts: each with the sequence that was the first to use it.
+  int owned_blocks() const { return owned_blocks_; }
   // What preempted ones need together when they run again.
   const CacheNeed& preempted_need() const { return preempted_need_; }
   const std::map<std::int32_t, UrgencyTotals>& urgencies() const { return urgencies_; }
@@ -82,6 +86,7 @@ class SequenceSums {
   SequenceTotals totals_;
   std::map<std::int32_t, UrgencyTotals> urgencies_;
   CacheForecast forecast_;
+  int owned_blocks_ = 0;
   CacheNeed preempted_need_;
 };
 
