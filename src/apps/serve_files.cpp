@@ -65,9 +65,9 @@ void open_output(const ServeOptions& options, int ranks, ServeFiles& files) {
   const JobOptions& job = options.job.options;
   const std::vector<JobGroup> groups = job_groups(job, ranks);
   files.indices = read_indices_apart(job.models);
-  JournalOptions journal = options.journal;
-  journal.upgrade = [&job](Settings before) { return upgraded(job, std::move(before)); };
   const Settings settings = settings_of(options, files.indices, groups);
+  JournalOptions journal = options.journal;
+  journal.upgrade = [&](Settings before) { return upgraded(job, settings, std::move(before)); };
   for (std::size_t i = 0; i < options.requests.size(); ++i) {
     InputFiles input{.requests = options.requests[i], .output = options.output[i]};
     input.found = claim_output(input.output, input.requests, settings, journal);

@@ -91,11 +91,12 @@ MeshShape shape_of_one(const JobOptions& options, int ranks) {
   return {tp, pp};
 }
 
-bool depends_on_stages(const JobOptions& options) {
-  if (options.reproducible) return false;
+bool may_run_on_gpus(const JobOptions& options) {
   const bool may_be_gpu = options.device == DeviceChoice::kAuto && options.link_gb_per_s == 0 && cuda_device_present();
   return options.device == DeviceChoice::kGpu || may_be_gpu;
 }
+
+bool depends_on_stages(const JobOptions& options) { return !options.reproducible && may_run_on_gpus(options); }
 
 std::vector<JobGroup> job_groups(const JobOptions& options, int ranks) {
   std::vector<JobGroup> groups = options.placement.empty() ? equal_groups(options, ranks) : placed_groups(options);

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "computron/base/error.h"
+#include "computron/ops/cpu_probe.h"
 #include "kernels/cpu/gemm_measure.h"
 
 namespace computron {
@@ -125,6 +126,20 @@ TEST_F(GemmChoicesTest, FollowsTheEnvironment) {
   EXPECT_FALSE(may_measure_kernels());
   setenv("COMPUTRON_TUNING", "perhaps", 1);
   EXPECT_THROW(may_measure_kernels(), Error);
+}
+
+// Of what each of the instruction sets multiplies with.
+TEST(ArithmeticOf, IsWhatDecidesBits) {
+  const std::string isa = instruction_set();
+  const bool tiles = isa == "amx", dot_products = isa == "avx512_bf16";
+  const std::string bf16 = tiles ? "bfloat16 in tiles" : dot_products ? "bfloat16" : "float32";
+  EXPECT_EQ(arithmetic_of(DType::kF32), "float32");
+  EXPECT_EQ(arithmetic_of(DType::kF16), "float32");
+  EXPECT_EQ(arithmetic_of(DType::kBF16), bf16);
+  EXPECT_EQ(arithmetic_of(WeightType(DType::kBF16, DType::kFp8, DType::kF32, 32)), bf16);
+  const bool integers = isa == "avx2" || isa == "avx512_vnni";
+  const WeightType int8(DType::kBF16, DType::kInt8, DType::kF32, 32);
+  EXPECT_EQ(arithmetic_of(int8), integers ? "integers" : bf16);
 }
 
 }  // namespace

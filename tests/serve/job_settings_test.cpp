@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "computron/ops/cpu_probe.h"
 #include "tests/serve/two_models.h"
 
 namespace computron {
@@ -81,10 +82,11 @@ TEST(JobSettings, PageSizeCountsOnGpus) {
   EXPECT_THAT(now, Contains(Pair("--page-size", "33554432 bytes")));
   options.page_bytes = 0;
   EXPECT_THAT(settings_of(options, 1), Contains(Pair("--page-size", "automatic")));
-  EXPECT_EQ(upgraded(options, now), now) << "another size is not taken for that of now";
+  EXPECT_EQ(upgraded(options, settings_of(options, 1), now), now) << "another size is not taken for that of now";
   Settings unnamed = settings_of(options, 1);
   std::erase_if(unnamed, [](const auto& setting) { return setting.first == "--page-size"; });
-  EXPECT_EQ(upgraded(options, unnamed), settings_of(options, 1)) << "earlier versions did not say";
+  EXPECT_EQ(upgraded(options, settings_of(options, 1), unnamed), settings_of(options, 1))
+      << "earlier versions did not say";
 }
 
 // What --page-size auto chose is kept beside the settings; another measurement is no other setting.
@@ -98,7 +100,65 @@ TEST(JobSettings, ThePageSizeThatWasChosenIsNotCompared) {
   EXPECT_EQ(settings_of(options, 1), now);
   Settings before = now;
   before.emplace_back(kKeptPageSize, "1048576");
-  EXPECT_EQ(upgraded(options, before), now);
+  EXPECT_EQ(upgraded(options, now, before), now);
+}
+
+// A model of one matrix.
+std::vector<CheckpointIndex> indices_of(DType dtype, int group = 0) {
+  std::vector<CheckpointIndex> indices(2);
+  TensorEntry& matrix = indices[0].tensors["m.weight"];
+  matrix.dtype = dtype;
+  matrix.shape = {64, 64};
+  matrix.group = group;
+  TensorEntry& norm = indices[0].tensors["m.norm"];
+  norm.dtype = DType::kF32;
+  norm.shape = {64};
+  return indices;
+}
+
+// On this machine; cpu_probe_test.cpp has which instructions make which difference.
+TEST(JobSettings, WhatMultipliesCountsOnTheCpu) {
+  JobOptions options = models_a_and_b();
+  options.device = DeviceChoice::kCpu;
+  const auto of = [&](DType dtype, int group) {
+    return job_settings(options, indices_of(dtype, group), job_groups(options, 1));
+  };
+  const std::string integers = arithmetic_of(WeightType(DType::kBF16, DType::kInt8, DType::kF32, 32));
+  EXPECT_THAT(of(DType::kF32, 0), Contains(Pair("arithmetic of model a", "float32")));
+  EXPECT_THAT(of(DType::kBF16, 0), Contains(Pair("arithmetic of model a", arithmetic_of(DType::kBF16))));
+  const Settings now = of(DType::kInt8, 32);
+  EXPECT_THAT(now, Contains(Pair("arithmetic of model a", integers)));
+  options.tf32 = true;
+  EXPECT_EQ(of(DType::kInt8, 32), now);
+  Settings unnamed = now, other = now;
+  std::erase_if(unnamed, [](const auto& setting) { return setting.first.starts_with("arithmetic"); });
+  EXPECT_THAT(upgraded(options, now, unnamed), UnorderedElementsAreArray(now)) << "earlier versions did not say";
+  for (auto& [name, value] : other) value = name.starts_with("arithmetic") ? "otherwise" : value;
+  EXPECT_EQ(upgraded(options, now, other), other);
+}
+
+TEST(JobSettings, Tf32CountsOnGpusWhereThereAreFloat32Weights) {
+  JobOptions options = models_a_and_b();
+  options.device = DeviceChoice::kGpu;
+  const auto of = [&](DType dtype) { return job_settings(options, indices_of(dtype), job_groups(options, 1)); };
+  EXPECT_THAT(of(DType::kF32), Contains(Pair("arithmetic of model a", "float32")));
+  const Settings bf16 = of(DType::kBF16);
+  EXPECT_THAT(bf16, Not(Contains(Key("arithmetic of model a"))));
+  options.tf32 = true;
+  EXPECT_THAT(of(DType::kF32), Contains(Pair("arithmetic of model a", "tf32")));
+  EXPECT_EQ(of(DType::kBF16), bf16);
+}
+
+// Two numbers have one sum.
+TEST(JobSettings, TheTransportCountsWhereMoreThanTwoGpusAdd) {
+  JobOptions options = models_a_and_b();
+  options.transport = TransportChoice::kStaged;
+  options.tp = 4;
+  EXPECT_THAT(settings_of(options, 4), Not(Contains(Key("--transport"))));
+  options.device = DeviceChoice::kGpu;
+  EXPECT_THAT(settings_of(options, 4), Contains(Pair("--transport", "mpi")));
+  options.tp = 2;
+  EXPECT_THAT(settings_of(options, 2), Not(Contains(Key("--transport"))));
 }
 
 // A journal that was written before there were groups says the same in other words.
@@ -107,12 +167,12 @@ TEST(JobSettings, JournalsOfOneMeshStillResume) {
   for (const auto& mesh : meshes) {
     JobOptions now = models_a_and_b();
     now.tp = mesh.tp_now;
-    EXPECT_THAT(upgraded(now, of_one_mesh(mesh.ranks, mesh.tp, mesh.pp)),
+    EXPECT_THAT(upgraded(now, settings_of(now, mesh.tp_now), of_one_mesh(mesh.ranks, mesh.tp, mesh.pp)),
                 UnorderedElementsAreArray(settings_of(now, mesh.tp_now)))
         << mesh.ranks << " ranks, --tp " << mesh.tp << " --pp " << mesh.pp;
   }
   const Settings today = settings_of(models_a_and_b(), 1);
-  EXPECT_EQ(upgraded(models_a_and_b(), today), today);
+  EXPECT_EQ(upgraded(models_a_and_b(), today, today), today);
 }
 
 }  // namespace

@@ -27,6 +27,8 @@ std::vector<JobGroup> job_groups(const JobOptions& options, int ranks);
 
 // The shape of a job of one group over so many ranks, where the options leave tp or pp open.
 MeshShape shape_of_one(const JobOptions& options, int ranks);
+// What the options and this machine leave open.
+bool may_run_on_gpus(const JobOptions& options);
 // Whether results depend on how a model is cut into stages: those of GPUs do, where pieces of products follow a stage's
 // pages.
 bool depends_on_stages(const JobOptions& options);

@@ -2,11 +2,19 @@
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/quantised_panel.h"
 #include "kernels/cpu/read.h"
 
 namespace computron {
 
 std::string instruction_set() { return std::string(kernels::name_of(kernels::usable_isa())); }
+
+std::string arithmetic_of(WeightType type) {
+  if (type.quantised()) type.values = kernels::gemm_input_dtype(type);  // as CpuOps::weight_type()
+  if (kernels::multiplies_integers(type)) return "integers";
+  if (type.values != DType::kBF16 || !kernels::multiplies_bf16()) return "float32";
+  return kernels::usable_isa() == kernels::Isa::kAmx ? "bfloat16 in tiles" : "bfloat16";
+}
 
 void read_memory(const std::byte* data, std::size_t bytes) { kernels::read(data, bytes); }
 
