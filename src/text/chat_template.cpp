@@ -63,14 +63,12 @@ class Renderer {
       case Statement::Kind::kIf:
         return execute(value_of(statement.expression).truth() ? statement.body : statement.otherwise);
       case Statement::Kind::kFor:
-        loop(statement);
-        break;
+        return loop(statement);
       case Statement::Kind::kSet:
         assign(statement.names, value_of(statement.expression));
         break;
       case Statement::Kind::kSetBlock:
-        assign(statement.names, printed_by(statement.body));
-        break;
+        return set_block(statement);
       case Statement::Kind::kMacro:
         scopes_.back()[statement.macro->name] = Value(statement.macro.get());
         break;
@@ -82,10 +80,21 @@ class Renderer {
     return Flow::kOn;
   }
 
-  std::string printed_by(const Statements& body) {
+  // With names of its own.
+  Flow execute_within(const Statements& body) {
+    scopes_.emplace_back();
+    const Flow flow = execute(body);
+    scopes_.pop_back();
+    return flow;
+  }
+
+  // What ends a turn of the loop around the block ends it before the names are set.
+  Flow set_block(const Statement& statement) {
     std::string before = std::exchange(output_, {});
-    execute(body);
-    return std::exchange(output_, std::move(before));
+    const Flow flow = execute_within(statement.body);
+    const std::string text = std::exchange(output_, std::move(before));
+    if (flow == Flow::kOn) assign(statement.names, text);
+    return flow;
   }
 
   void assign(const std::vector<std::string>& names, const Value& value) {
@@ -118,15 +127,13 @@ class Renderer {
     return is_function(name) ? Value(name) : Value();  // templates ask whether strftime_now is defined
   }
 
-  // Each turn of a loop has names of its own.
-  void loop(const Statement& statement) {
+  // Each turn of a loop has names of its own, and so has its {% else %}, which is for loops of which no turn came to
+  // its end: in Jinja2 a turn that {% break %} or {% continue %} ended does not count.
+  Flow loop(const Statement& statement) {
     auto loop = std::make_shared<Loop>();
     loop->items = items_of(value_of(statement.expression), work_);
     if (statement.has_condition) keep_wanted(statement, loop->items);
-    if (loop->items.empty()) {
-      execute(statement.otherwise);
-      return;
-    }
+    bool completes = false;
     loops_.push_back(loop.get());
     for (; loop->index < loop->items.size(); ++loop->index) {
       scopes_.emplace_back();
@@ -134,9 +141,11 @@ class Renderer {
       assign(statement.names, loop->items[loop->index]);
       const Flow flow = execute(statement.body);
       scopes_.pop_back();
+      completes = completes || flow == Flow::kOn;
       if (flow == Flow::kBreak) break;
     }
     loops_.pop_back();
+    return completes ? Flow::kOn : execute_within(statement.otherwise);
   }
 
   void keep_wanted(const Statement& statement, List& items) {
@@ -257,7 +266,9 @@ class Renderer {
       scopes_.back()[macro.parameters[i]] = std::move(value);
     }
     ++calls_;
-    std::string text = printed_by(macro.body);
+    std::string before = std::exchange(output_, {});
+    execute(macro.body);
+    std::string text = std::exchange(output_, std::move(before));
     --calls_;
     scopes_.resize(1);
     scopes_.insert(scopes_.end(), std::make_move_iterator(outer.begin()), std::make_move_iterator(outer.end()));

@@ -9,11 +9,12 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 
 #include "computron/base/json_text.h"
 #include "computron/base/utf8.h"
+#include "src/text/template_sorting.h"
 #include "src/text/template_text.h"
-#include "src/text/unicode.h"
 
 namespace computron::jinja {
 namespace {
@@ -30,17 +31,6 @@ std::int64_t length(const Value& value) {
   if (const MapBody* map = value.map()) return static_cast<std::int64_t>(map->entries.size());
   if (value.is_undefined()) return 0;
   fail(fmt::format("{} has no length", value.kind()));
-}
-
-// user.name of an item.
-Value path_of(const Value& value, std::string_view path) {
-  Value found = value;
-  while (!path.empty()) {
-    const std::size_t dot = path.find('.');
-    found = attribute(found, path.substr(0, dot));
-    path = dot == path.npos ? ""sv : path.substr(dot + 1);
-  }
-  return found;
 }
 
 const std::string& text_argument(const Arguments& arguments, std::size_t position, std::string_view of,
@@ -62,7 +52,7 @@ Value joined(const Value& value, const Arguments& arguments, Work& work) {
   bool first = true;
   for (const Value& one : items_of(value, work)) {
     if (!first && separator != nullptr) text += separator->printed();
-    text += (path == nullptr ? one : path_of(one, path->text_of("join"))).printed();
+    text += (path == nullptr ? one : path_of(one, *path)).printed();
     first = false;
     work.charge_text(text.size() / 64);
   }
@@ -100,46 +90,33 @@ Value last(const Value& value, const Arguments&, Work& work) {
 Value reversed(const Value& value, const Arguments&, Work& work) {
   return slice(value, None{}, None{}, std::int64_t{-1}, work);
 }
+Value truncated(double number) {
+  if (!(std::fabs(number) < 0x1p63)) fail("a number of more than 64 bits");
+  return static_cast<std::int64_t>(number);
+}
+// Of a text that is no whole number what float() makes of it counts.
 Value to_integer(const Value& value, const Arguments& arguments, Work&) {
-  if (value.is<double>() && !(std::fabs(value.number("int")) < 0x1p62)) fail("a number of more than 64 bits");
-  if (value.is_number()) {
-    return value.is<double>() ? static_cast<std::int64_t>(value.number("int")) : value.integer("int");
-  }
-  const std::int64_t fallback = integer_or(arguments.find(0, "default"), 0, "int");
+  if (integer_or(arguments.find(1, "base"), 10, "int") != 10) fail("int: a base other than 10");
+  const Value* given = arguments.find(0, "default");
+  const Value fallback = given == nullptr ? Value(std::int64_t{0}) : *given;
+  if (value.is_undefined()) fail("int: something undefined");
+  if (const double* number = value.get<double>()) return std::isnan(*number) ? fallback : truncated(*number);
+  if (value.is_number()) return value.integer("int");
   if (value.text() == nullptr) return fallback;
-  const std::string text = stripped(*value.text(), "lr", nullptr);
-  char* end = nullptr;
-  const std::int64_t number = std::strtoll(text.c_str(), &end, 10);
-  return text.empty() || *end != '\0' ? fallback : number;
+  if (const auto whole = whole_number_in(*value.text())) return *whole;
+  const std::optional<double> number = number_in(*value.text());
+  return number && std::isfinite(*number) ? truncated(*number) : fallback;
+}
+Value to_float(const Value& value, const Arguments& arguments, Work&) {
+  const Value* given = arguments.find(0, "default");
+  if (value.is_undefined()) fail("float: something undefined");
+  if (value.is_number()) return value.number("float");
+  const std::optional<double> number = value.text() == nullptr ? std::nullopt : number_in(*value.text());
+  return number ? Value(*number) : given == nullptr ? Value(0.0) : *given;
 }
 Value items_filter(const Value& value, const Arguments&, Work& work) {
   if (value.is_undefined()) return List();
   return call_method("items", value, {}, work);
-}
-Value sorted(const Value& value, const Arguments& arguments, Work& work) {
-  const Value* path = arguments.find(2, "attribute");
-  const Value* descending = arguments.find(0, "reverse");
-  List items = items_of(value, work);
-  const auto key = [&](const Value& one) { return path == nullptr ? one : path_of(one, path->text_of("sort")); };
-  std::stable_sort(items.begin(), items.end(), [&](const Value& a, const Value& b) { return less(key(a), key(b)); });
-  if (descending != nullptr && descending->truth()) std::reverse(items.begin(), items.end());
-  return items;
-}
-// Of a map, by their keys without regard to case.
-Value sorted_entries(const Value& value, const Arguments& arguments, Work& work) {
-  if (!arguments.values.empty() || !arguments.named.empty()) fail("dictsort: its arguments");
-  List items = items_of(items_filter(value, {}, work), work);
-  const auto key = [](const Value& entry) { return lower(*entry.list()->items[0].text()); };
-  std::stable_sort(items.begin(), items.end(), [&key](const Value& a, const Value& b) { return key(a) < key(b); });
-  return items;
-}
-Value unique(const Value& value, const Arguments&, Work& work) {
-  List kept;
-  for (const Value& one : items_of(value, work)) {
-    work.charge(kept.size());
-    if (std::none_of(kept.begin(), kept.end(), [&](const Value& k) { return equal(k, one); })) kept.push_back(one);
-  }
-  return kept;
 }
 
 Arguments behind(const Arguments& arguments, std::size_t count) {
@@ -156,7 +133,7 @@ List selected(const Value& value, const Arguments& arguments, bool by_path, bool
   const Arguments rest = behind(arguments, at + 1);
   List kept;
   for (const Value& one : items_of(value, work)) {
-    const Value of = by_path ? path_of(one, path) : one;
+    const Value of = by_path ? path_of(one, Value(path)) : one;
     if ((name.empty() ? of.truth() : test(name, of, rest)) == wanted) kept.push_back(one);
   }
   return kept;
@@ -174,7 +151,7 @@ Value mapped_items(const Value& value, const Arguments& arguments, Work& work) {
   const Arguments rest = behind(arguments, 1);
   List results;
   for (const Value& one : items_of(value, work)) {
-    Value of = path == nullptr ? filter(name, one, rest, work) : path_of(one, path->text_of("map"));
+    Value of = path == nullptr ? filter(name, one, rest, work) : path_of(one, *path);
     if (of.is_undefined() && fallback != nullptr) of = *fallback;
     results.push_back(std::move(of));
   }
@@ -210,7 +187,7 @@ const std::map<std::string_view, Filter>& filters() {
       {"default", defaulted},
       {"dictsort", sorted_entries},
       {"first", first},
-      {"float", [](const Value& v, const Arguments&, Work&) { return Value(v.number("float")); }},
+      {"float", to_float},
       {"indent", [](const Value& v, const Arguments& a, Work& w) { return Value(indented(v, a, w)); }},
       {"int", to_integer},
       {"items", items_filter},
@@ -230,7 +207,7 @@ const std::map<std::string_view, Filter>& filters() {
       {"selectattr", select_by},
       {"sort", sorted},
       {"string", [](const Value& v, const Arguments&, Work&) { return Value(v.printed()); }},
-      {"title", [](const Value& v, const Arguments&, Work&) { return Value(title(v.printed())); }},
+      {"title", [](const Value& v, const Arguments&, Work&) { return Value(title_of_words(v.printed())); }},
       {"tojson", json},
       {"trim", trim},
       {"unique", unique},
@@ -322,7 +299,7 @@ const std::map<std::string_view, Method>& text_methods() {
        }},
       {"find", [](const std::string& t, const Arguments& a,
                   Work&) { return Value(place_of(t, t.find(text_argument(a, 0, "find")))); }},
-      {"isdigit", [](const std::string& t, const Arguments&, Work&) { return Value(all_characters(t, is_numeric)); }},
+      {"isdigit", [](const std::string& t, const Arguments&, Work&) { return Value(all_characters(t, is_digit)); }},
       {"isspace", [](const std::string& t, const Arguments&, Work&) { return Value(all_characters(t, is_space)); }},
       {"join",
        [](const std::string& t, const Arguments& a, Work& w) {
@@ -351,7 +328,10 @@ const std::map<std::string_view, Method>& text_methods() {
       {"rsplit", [](const std::string& t, const Arguments& a, Work& w) { return split(t, a, w, /*from_end=*/true); }},
       {"rstrip", [](const std::string& t, const Arguments& a, Work&) { return Value(stripped(t, "r", a.find(0))); }},
       {"split", [](const std::string& t, const Arguments& a, Work& w) { return split(t, a, w, /*from_end=*/false); }},
-      {"splitlines", [](const std::string& t, const Arguments&, Work& w) { return Value(lines_of(t, w)); }},
+      {"splitlines",
+       [](const std::string& t, const Arguments& a, Work& w) {
+         return Value(lines_of(t, a.find(0, "keepends") != nullptr && a.find(0, "keepends")->truth(), w));
+       }},
       {"startswith",
        [](const std::string& t, const Arguments& a, Work&) {
          return Value(fits_any(a, "startswith", [&t](const std::string& b) { return t.starts_with(b); }));
@@ -603,6 +583,20 @@ Value item(const Value& value, const Value& index) {
   std::size_t end = begin;
   next_character(text, end);
   return text.substr(begin, end - begin);
+}
+
+Value path_of(const Value& value, const Value& path) {
+  if (path.is_none()) return value;
+  if (path.text() == nullptr) return item(value, path);
+  Value found = value;
+  for (std::string_view names = *path.text(); !names.empty();) {
+    const std::size_t dot = names.find('.');
+    const std::string_view name = names.substr(0, dot);
+    const auto number = name.find_first_not_of("0123456789") == name.npos ? whole_number_in(name) : std::nullopt;
+    found = number ? item(found, *number) : attribute(found, name);
+    names = dot == names.npos ? ""sv : names.substr(dot + 1);
+  }
+  return found;
 }
 
 Value slice(const Value& value, const Value& begin, const Value& end, const Value& step, Work& work) {

@@ -49,6 +49,9 @@ Value call_function(std::string_view name, const Arguments& arguments, std::chro
 // undefined itself.
 Value attribute(const Value& value, std::string_view name);
 Value item(const Value& value, const Value& index);
+// What a filter's argument `attribute` leads to: an item by its number, or as in "user.tags.0"; none: to the value
+// itself.
+Value path_of(const Value& value, const Value& path);
 Value slice(const Value& value, const Value& begin, const Value& end, const Value& step, Work& work);
 // The items that a loop goes over: of a map its keys, of a text its characters.
 List items_of(const Value& value, Work& work);
