@@ -132,14 +132,15 @@ TEST_F(GemmChoicesTest, FollowsTheEnvironment) {
 TEST(ArithmeticOf, IsWhatDecidesBits) {
   const std::string isa = instruction_set();
   const bool tiles = isa == "amx", dot_products = isa == "avx512_bf16";
-  const std::string bf16 = tiles ? "bfloat16 in tiles" : dot_products ? "bfloat16" : "float32";
-  EXPECT_EQ(arithmetic_of(DType::kF32), "float32");
-  EXPECT_EQ(arithmetic_of(DType::kF16), "float32");
+  const std::string by = isa == "avx2" || isa == "neon" ? " by 256 bits" : " by 512 bits";
+  const std::string bf16 = tiles ? "bfloat16 in tiles" : dot_products ? "bfloat16" : "float32" + by;
+  EXPECT_EQ(arithmetic_of(DType::kF32), "float32" + by);
+  EXPECT_EQ(arithmetic_of(DType::kF16), "float32" + by);
   EXPECT_EQ(arithmetic_of(DType::kBF16), bf16);
   EXPECT_EQ(arithmetic_of(WeightType(DType::kBF16, DType::kFp8, DType::kF32, 32)), bf16);
   const bool integers = isa == "avx2" || isa == "avx512_vnni";
   const WeightType int8(DType::kBF16, DType::kInt8, DType::kF32, 32);
-  EXPECT_EQ(arithmetic_of(int8), integers ? "integers" : bf16);
+  EXPECT_EQ(arithmetic_of(int8), integers ? "integers" + by : bf16);
 }
 
 }  // namespace

@@ -124,7 +124,7 @@ TEST(JobSettings, WhatMultipliesCountsOnTheCpu) {
     return job_settings(options, indices_of(dtype, group), job_groups(options, 1));
   };
   const std::string integers = arithmetic_of(WeightType(DType::kBF16, DType::kInt8, DType::kF32, 32));
-  EXPECT_THAT(of(DType::kF32, 0), Contains(Pair("arithmetic of model a", "float32")));
+  EXPECT_THAT(of(DType::kF32, 0), Contains(Pair("arithmetic of model a", arithmetic_of(DType::kF32))));
   EXPECT_THAT(of(DType::kBF16, 0), Contains(Pair("arithmetic of model a", arithmetic_of(DType::kBF16))));
   const Settings now = of(DType::kInt8, 32);
   EXPECT_THAT(now, Contains(Pair("arithmetic of model a", integers)));

@@ -14,9 +14,9 @@ namespace computron {
 // throws Error (usage) where it says something else.
 std::string instruction_set();
 
-// How weights that are stored as `type` are multiplied with these instructions, as far as bits depend on it: "float32",
-// "bfloat16", "bfloat16 in tiles" (AMX, which adds in an order of its own) or "integers". Wider instructions alone
-// change no bits.
+// How weights that are stored as `type` are multiplied with these instructions, as far as results depend on it:
+// "bfloat16", "bfloat16 in tiles" (AMX), and "float32" or "integers" "by 256 bits" or "by 512 bits": whole models have
+// been seen to differ between AVX2 and AVX-512.
 std::string arithmetic_of(WeightType type);
 
 // Loads every byte of [data, data + bytes) once, in order, and does nothing with it: the yardstick of everything that

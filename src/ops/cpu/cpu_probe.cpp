@@ -11,8 +11,11 @@ std::string instruction_set() { return std::string(kernels::name_of(kernels::usa
 
 std::string arithmetic_of(WeightType type) {
   if (type.quantised()) type.values = kernels::gemm_input_dtype(type);  // as CpuOps::weight_type()
-  if (kernels::multiplies_integers(type)) return "integers";
-  if (type.values != DType::kBF16 || !kernels::multiplies_bf16()) return "float32";
+  const bool narrow = kernels::usable_isa() == kernels::Isa::kAvx2;
+  if (kernels::multiplies_integers(type)) return narrow ? "integers by 256 bits" : "integers by 512 bits";
+  if (type.values != DType::kBF16 || !kernels::multiplies_bf16()) {
+    return narrow ? "float32 by 256 bits" : "float32 by 512 bits";
+  }
   return kernels::usable_isa() == kernels::Isa::kAmx ? "bfloat16 in tiles" : "bfloat16";
 }
 
