@@ -6,10 +6,12 @@
 //                     a row, and is for decoding and for float32. Of aligned two-byte caches it uses tensor cores,
 //                     and rounds neither queries nor weights to two bytes.
 //   tiled prefill     Two-byte caches. A block takes a tile of kTileQueries rows of one sequence on tensor cores and
-//                     carries a softmax along over the keys (Milakov and Gimelshein 2018; Dao 2023).
+//                     carries a softmax along over the keys (Milakov and Gimelshein 2018; Dao 2023), kTileKeys or
+//                     kFewTileKeys of them a round (prefill_keys). Where a block has no room for either, split-KV
+//                     decode takes all rows.
 //
 // A slot holds keys, then values, each [kv_heads][block_tokens][head_dim]. With either kernel a row has the same bits
-// whatever rows are beside it; the two kernels differ in rounding.
+// whatever rows are beside it; the two kernels differ in rounding, and so do rounds of different lengths.
 #pragma once
 
 #include <cmath>
@@ -27,6 +29,8 @@ inline constexpr int kKvSplit = 128;      // positions of a KV split
 inline constexpr int kLongKvSplit = 512;  // of a row that sees more than kManyKeys
 inline constexpr int kManyKeys = 16384;
 inline constexpr int kTileQueries = 128;  // rows of a tile
+inline constexpr int kTileKeys = 64;      // that a tile meets in a round
+inline constexpr int kFewTileKeys = 32;   // where a block has no room for so many
 inline constexpr int kMaxHeadDim = 256;
 
 // What a batch row sees: positions [.., keys) of the sequence whose blocks begin at blocks[first_block].
@@ -213,6 +217,24 @@ struct QueryTile {
   int row;
   int rows;
 };
-void attend_prefill(CUstream_st* stream, const AttentionCall& call, const QueryTile* tiles, int count);
+
+// Bytes of shared memory of a block: its queries, and keys and values of two rounds with the places where they lie.
+// Rows of head_dim are filled up to 64, 128 or 256 elements of two bytes, and 16 bytes of padding.
+constexpr int prefill_shared_bytes(int head_dim, int keys) {
+  const int row_bytes = 2 * (head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : kMaxHeadDim) + 16;
+  return (kTileQueries + 4 * keys) * row_bytes + 2 * keys * static_cast<int>(sizeof(const void*));
+}
+// Keys of a round where a block may have `shared_bytes`: kTileKeys if there is room for them, else kFewTileKeys; 0:
+// tiled prefill has no room. Softmaxes are brought to a new maximum, and weights are rounded, once a round, so a row's
+// bits depend on it. All GPUs of one kind have as much, and where a block may have 227 KiB it is kTileKeys for every
+// head_dim.
+constexpr int prefill_keys(int head_dim, int shared_bytes) {
+  if (prefill_shared_bytes(head_dim, kTileKeys) <= shared_bytes) return kTileKeys;
+  const bool fits = head_dim > 64 && prefill_shared_bytes(head_dim, kFewTileKeys) <= shared_bytes;
+  return fits ? kFewTileKeys : 0;
+}
+
+// `keys`: what prefill_keys() says, but not 0. Error{kDevice} where the device has no room for so many.
+void attend_prefill(CUstream_st* stream, const AttentionCall& call, const QueryTile* tiles, int count, int keys);
 
 }  // namespace computron::kernels::cuda

@@ -3,6 +3,7 @@
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/shared_memory.cuh"
 
 namespace computron::kernels::cuda {
 namespace {
@@ -370,9 +371,9 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
 template <class T, int kDim>
 void launch(CUstream_st* stream, const AttentionCall& call, const DecodeRows& part) {
   constexpr int kBytes = sizeof(typename TensorDecode<T, kDim>::Shared);
-  // More than 48 KiB of shared memory is to be had on request only; a refusal shows in the launch.
-  [[maybe_unused]] static const cudaError_t asked =
-      cudaFuncSetAttribute(tensor_decode_kernel<T, kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  static_assert(kBytes <= kLeastSharedBytes);
+  [[maybe_unused]] static const bool asked =
+      ask_for_shared(tensor_decode_kernel<T, kDim>, "split-KV decode attention", kBytes);
   const dim3 grid(static_cast<unsigned>(part.splits),
                   static_cast<unsigned>(call.shape.kv_heads * ceil_div(call.group(), kQueries)),
                   static_cast<unsigned>(part.count));

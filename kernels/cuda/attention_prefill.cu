@@ -2,11 +2,11 @@
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/shared_memory.cuh"
 
 namespace computron::kernels::cuda {
 namespace {
 
-constexpr int kKeys = 64;      // of a round
 constexpr int kTileRows = 16;  // of a product
 constexpr int kPiece = 8;      // elements of 16 bytes
 constexpr float kLog2E = 1.4426950408889634f;
@@ -22,9 +22,9 @@ constexpr float kLog2E = 1.4426950408889634f;
 // rows: with two, half as much is read of shared memory for a product, but half as many warps hide each other's
 // latencies, and an H100 takes 8 % longer (2048 rows, 32 heads of 128).
 //
-// kDim: head_dim rounded up; the rest are zeros. A row of shared memory is 16 bytes longer, so that eight rows at one
-// column lie in different banks.
-template <class T, int kDim>
+// kDim: head_dim rounded up; the rest are zeros. kKeys: of a round. A row of shared memory is 16 bytes longer, so that
+// eight rows at one column lie in different banks.
+template <class T, int kDim, int kKeys>
 class TiledPrefill {
   static constexpr int kStride = kDim + kPiece;
   static constexpr int kPieces = kDim / kPiece;
@@ -41,6 +41,7 @@ class TiledPrefill {
     alignas(16) T values[2][kKeys][kStride];
     const T* places[2][kKeys];  // of the keys of a round; null: there is none
   };
+  static_assert(sizeof(Shared) == prefill_shared_bytes(kDim, kKeys));
 
   __device__ TiledPrefill(const AttentionCall& p, const QueryTile& tile, int head, bool aligned, Shared& shared)
       : p_(p),
@@ -325,10 +326,10 @@ class TiledPrefill {
   float out_[kValueTiles][4] = {};
 };
 
-template <class T, int kDim>
-__global__ void __launch_bounds__(TiledPrefill<T, kDim>::kThreads, kDim <= 128 ? 2 : 1)
+template <class T, int kDim, int kKeys>
+__global__ void __launch_bounds__(TiledPrefill<T, kDim, kKeys>::kThreads, kDim <= 128 ? 2 : 1)
     tiled_prefill_kernel(const __grid_constant__ AttentionCall p, const QueryTile* tiles, bool aligned) {
-  using Kernel = TiledPrefill<T, kDim>;
+  using Kernel = TiledPrefill<T, kDim, kKeys>;
   extern __shared__ __align__(16) unsigned char memory[];
   begin_overlapped();
   const int block = static_cast<int>(blockIdx.x);
@@ -337,34 +338,37 @@ __global__ void __launch_bounds__(TiledPrefill<T, kDim>::kThreads, kDim <= 128 ?
       .run();
 }
 
-template <class T, int kDim>
+template <class T, int kDim, int kKeys>
 void launch(CUstream_st* stream, const AttentionCall& call, const QueryTile* tiles, int count) {
-  using Kernel = TiledPrefill<T, kDim>;
-  constexpr int kThreads = Kernel::kThreads, kBytes = sizeof(typename Kernel::Shared);
-  // More than 48 KiB of shared memory is to be had on request only; a refusal shows in the launch.
-  [[maybe_unused]] static const cudaError_t asked =
-      cudaFuncSetAttribute(tiled_prefill_kernel<T, kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  constexpr auto* kKernel = tiled_prefill_kernel<T, kDim, kKeys>;
+  constexpr int kThreads = TiledPrefill<T, kDim, kKeys>::kThreads, kBytes = prefill_shared_bytes(kDim, kKeys);
+  [[maybe_unused]] static const bool asked = ask_for_shared(kKernel, "tiled prefill attention", kBytes);
   const auto rows = reinterpret_cast<std::uintptr_t>(call.qkv) | reinterpret_cast<std::uintptr_t>(call.out);
   const bool aligned = is_aligned(call.cache, sizeof(T)) && rows % 16 == 0;
   const dim3 grid(static_cast<unsigned>(count) * static_cast<unsigned>(call.shape.heads));
-  launch_overlapped(grid, kThreads, kBytes, stream, tiled_prefill_kernel<T, kDim>, call, tiles, aligned);
+  launch_overlapped(grid, kThreads, kBytes, stream, kKernel, call, tiles, aligned);
 }
 
 template <class T>
-void launch_for(CUstream_st* stream, const AttentionCall& call, const QueryTile* tiles, int count) {
-  if (call.shape.head_dim <= 64) return launch<T, 64>(stream, call, tiles, count);
-  if (call.shape.head_dim <= 128) return launch<T, 128>(stream, call, tiles, count);
-  launch<T, kMaxHeadDim>(stream, call, tiles, count);
+void launch_for(CUstream_st* stream, const AttentionCall& call, const QueryTile* tiles, int count, int keys) {
+  const bool few = keys == kFewTileKeys;
+  if (call.shape.head_dim <= 64) return launch<T, 64, kTileKeys>(stream, call, tiles, count);
+  if (call.shape.head_dim <= 128) {
+    return few ? launch<T, 128, kFewTileKeys>(stream, call, tiles, count)
+               : launch<T, 128, kTileKeys>(stream, call, tiles, count);
+  }
+  few ? launch<T, kMaxHeadDim, kFewTileKeys>(stream, call, tiles, count)
+      : launch<T, kMaxHeadDim, kTileKeys>(stream, call, tiles, count);
 }
 
 }  // namespace
 
-void attend_prefill(CUstream_st* stream, const AttentionCall& call, const QueryTile* tiles, int count) {
+void attend_prefill(CUstream_st* stream, const AttentionCall& call, const QueryTile* tiles, int count, int keys) {
   if (count == 0) return;
   if (call.cache_dtype == DType::kBF16) {
-    launch_for<BFloat16>(stream, call, tiles, count);
+    launch_for<BFloat16>(stream, call, tiles, count, keys);
   } else {
-    launch_for<Float16>(stream, call, tiles, count);
+    launch_for<Float16>(stream, call, tiles, count, keys);
   }
 }
 

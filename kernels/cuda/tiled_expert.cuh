@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/expert_tiles.cuh"
 #include "kernels/cuda/overlap.cuh"
+#include "kernels/cuda/shared_memory.cuh"
 
 namespace computron::kernels::cuda {
 
@@ -115,9 +116,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 template <class Weight, class Shape>
 void launch_shape(CUstream_st* stream, const ExpertGemmCall& call) {
   constexpr int kBytes = kSharedBytes<Weight, Shape>;
-  // More than 48 KiB of shared memory is to be had on request only; a refusal shows in the launch.
-  [[maybe_unused]] static const cudaError_t asked =
-      cudaFuncSetAttribute(tiled_expert_kernel<Weight, Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  static_assert(kBytes + static_cast<int>(Shape::kPositions * sizeof(void*)) <= kLeastSharedBytes, "with x_from");
+  [[maybe_unused]] static const bool asked =
+      ask_for_shared(tiled_expert_kernel<Weight, Shape>, "products in tiles", kBytes);
   launch_overlapped(grid_of(call, Shape::kRows, Shape::kPositions), Shape::kThreads, kBytes, stream,
                     tiled_expert_kernel<Weight, Shape>, call);
 }

@@ -2,6 +2,7 @@
 #include "kernels/cuda/expert_tiles.cuh"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/overlap.cuh"
+#include "kernels/cuda/shared_memory.cuh"
 #include "kernels/cuda/warpgroup_mma.cuh"
 
 namespace computron::kernels::cuda {
@@ -159,9 +160,8 @@ void launch(CUstream_st* stream, const ExpertGemmCall& call) {
   using Shape = WarpgroupShape;
   constexpr int kBytes = static_cast<int>(
       std::max(sizeof(WarpgroupMemory<PlainRowsOfWeight<T, Shape>, Shape>), sizeof(SharedSums<Shape>)));
-  // More than 48 KiB of shared memory is to be had on request only; a refusal shows in the launch.
-  [[maybe_unused]] static const cudaError_t asked =
-      cudaFuncSetAttribute(kKernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  static_assert(kBytes <= 227 << 10, "of architecture 9.0");
+  [[maybe_unused]] static const bool asked = ask_for_shared(kKernel<T>, "products in warpgroups", kBytes);
   launch_overlapped(grid_of(call, Shape::kRows, Shape::kPositions), Shape::kThreads, kBytes, stream, kKernel<T>, call);
 }
 

@@ -116,7 +116,6 @@ inline unsigned atomicOr(unsigned* p, unsigned bits) { return std::exchange(*p, 
 namespace computron::emulated_gpu {
 
 constexpr std::size_t kSharedUnasked = std::size_t{48} << 10;
-constexpr int kMostShared = 227 << 10;
 
 // Of each kernel that has asked for more than kSharedUnasked.
 inline std::map<const void*, std::size_t>& shared_asked() {
@@ -126,7 +125,8 @@ inline std::map<const void*, std::size_t>& shared_asked() {
 
 template <class Kernel>
 cudaError_t set_attribute(Kernel* kernel, cudaFuncAttribute attribute, int value) {
-  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value > kMostShared) return cudaErrorInvalidValue;
+  const bool has = value >= 0 && static_cast<std::size_t>(value) <= most_shared();
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || !has) return told(cudaErrorInvalidValue);
   shared_asked()[reinterpret_cast<const void*>(kernel)] = static_cast<std::size_t>(value);
   return cudaSuccess;
 }

@@ -23,10 +23,11 @@ namespace computron::emulated_gpu {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kAlignment = 256;                    // of what cudaMalloc gives
-constexpr std::size_t kPiece = std::size_t{8} << 20;       // in which memory is mapped
-constexpr std::uint64_t kMemory = std::uint64_t{4} << 30;  // unless the environment says otherwise
-constexpr int kMultiprocessors = 3;                        // few, so that blocks have several tiles
+constexpr std::size_t kAlignment = 256;                      // of what cudaMalloc gives
+constexpr std::size_t kPiece = std::size_t{8} << 20;         // in which memory is mapped
+constexpr std::uint64_t kMemory = std::uint64_t{4} << 30;    // unless the environment says otherwise
+constexpr std::uint64_t kShared = std::uint64_t{227} << 10;  // of a block, likewise
+constexpr int kMultiprocessors = 3;                          // few, so that blocks have several tiles
 
 std::uintptr_t address(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
@@ -304,6 +305,11 @@ const ErrorText& text_of(cudaError_t error) {
 
 void damage_read(const void* p, std::span<std::byte> value) { damage().read(static_cast<const std::byte*>(p), value); }
 
+std::size_t most_shared() {
+  static const std::size_t bytes = setting("COMPUTRON_EMULATED_SHARED_MEMORY", kShared);
+  return bytes;
+}
+
 bool is_device_memory(const void* p, std::size_t bytes) {
   const std::lock_guard lock(memory().mutex);
   return memory().device.holds(address(p), address(p) + bytes);
@@ -341,7 +347,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->warpSize = 32;
   properties->maxThreadsPerBlock = 1024;
   properties->sharedMemPerBlock = 48 << 10;
-  properties->sharedMemPerBlockOptin = 227 << 10;
+  properties->sharedMemPerBlockOptin = most_shared();
   return cudaSuccess;
 }
 
@@ -351,8 +357,13 @@ cudaError_t cudaGetDevice(int* device) {
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  if (device != 0 || attribute != cudaDevAttrMultiProcessorCount) return told(cudaErrorInvalidValue);
-  *value = kMultiprocessors;
+  if (device == 0 && attribute == cudaDevAttrMultiProcessorCount) {
+    *value = kMultiprocessors;
+  } else if (device == 0 && attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin) {
+    *value = static_cast<int>(most_shared());
+  } else {
+    return told(cudaErrorInvalidValue);
+  }
   return cudaSuccess;
 }
 

@@ -10,6 +10,7 @@
 // This header is what they share. Everything in it may be called by any thread.
 //
 //   COMPUTRON_EMULATED_MEMORY       bytes of device memory (4 GiB)
+//   COMPUTRON_EMULATED_SHARED_MEMORY  bytes of shared memory that a block may ask for (232448, as on architecture 9.0)
 //   COMPUTRON_EMULATED_DELAY_US     how late an operation begins at most (100; 0: never)
 //   COMPUTRON_EMULATED_GRAPHS       graphs that there is room for (any number)
 //   COMPUTRON_EMULATED_PINNED_ONLY  1: a copy of host memory that is not registered ends the process (0)
@@ -72,6 +73,9 @@ bool runs_kernels(cudaStream_t stream);
 
 // Whether what is given to `stream` is kept for a graph.
 bool captures(cudaStream_t stream);
+
+// Bytes of shared memory that a block may have where its kernel asks for them: 99, 163 or 227 KiB on real GPUs.
+std::size_t most_shared();
 
 // Calls of the process that gave a stream something: a launch, a copy, a graph, an event to record or to wait for.
 extern "C" std::uint64_t computron_emulated_calls();

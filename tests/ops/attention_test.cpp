@@ -355,6 +355,27 @@ TEST_P(AttentionTest, APromptHasTheSameBitsInAnyChunks) {
   }
 }
 
+// Of wide heads a GPU's block has room for shorter rounds of prefill, or for none, by how much shared memory it may
+// have: ctest runs this with as much as several GPUs have.
+TEST_P(AttentionTest, WideHeadsMatchDoubleLoopWithTheSameBitsInAnyChunks) {
+  constexpr int kTokens = 141;  // more than a tile of rows, and rounds that end in the midst of keys
+  const std::vector<Case> wide = {
+      {shape_of(2, 1, 128), 16, DType::kBF16},
+      {shape_of(1, 1, 80, /*causal=*/true, /*window=*/70), 16, DType::kF16, {6}},
+      {shape_of(2, 1, 256), 16, DType::kF16},
+      {shape_of(1, 1, 250, /*causal=*/true, /*window=*/0, /*soft_cap=*/2.5f), 16, DType::kBF16}};
+  for (const Case& c : wide) {
+    const std::vector<Sequence> sequences = {random_sequence(c.shape, kTokens, 1)};
+    const Cache whole(bench_, c, 144), cut(bench_, c, 144);
+    const auto all = attend(c, whole, sequences, {{0, 0, kTokens}});
+    expect_close(all[0], reference(c, sequences[0]), attended_tolerance(bench_.traits(), c.cache_dtype), describe(c));
+    auto rows = attend(c, cut, sequences, {{0, 0, 49}})[0];
+    const auto rest = attend(c, cut, sequences, {{0, 49, kTokens - 49}});
+    rows.insert(rows.end(), rest[0].begin(), rest[0].end());
+    expect_same(rows, all[0], describe(c));
+  }
+}
+
 // A long sequence one token at a time: the way that decoding goes, against a loop.
 TEST_P(AttentionTest, DecodingMatchesDoubleLoop) {
   for (const Case& c : cases(bench_)) {

@@ -12,10 +12,11 @@ using kernels::cuda::AttentionRow;
 using kernels::cuda::kTileQueries;
 
 AttentionPlan AttentionPlan::make(bool causal, std::span<const SequenceRows> sequences, int batch_rows,
-                                  int block_tokens, bool narrow) {
+                                  int block_tokens, int tile_keys) {
   AttentionPlan plan;
+  plan.tile_keys = tile_keys;
   plan.rows.resize(static_cast<std::size_t>(batch_rows), AttentionRow{0, 0, 0});
-  for (const SequenceRows& sequence : sequences) plan.add(causal, sequence, block_tokens, narrow);
+  for (const SequenceRows& sequence : sequences) plan.add(causal, sequence, block_tokens);
   // The longest first, so that no block begins late what takes long.
   const auto keys = [&](const kernels::cuda::QueryTile& tile) {
     const int last = tile.row + tile.rows - 1;
@@ -33,7 +34,7 @@ int AttentionPlan::split_class() const {
   return splits <= part ? part : whole;
 }
 
-void AttentionPlan::add(bool causal, const SequenceRows& sequence, int block_tokens, bool narrow) {
+void AttentionPlan::add(bool causal, const SequenceRows& sequence, int block_tokens) {
   const int first_block = static_cast<int>(blocks.size()), end = sequence.start + sequence.rows;
   const auto used = sequence.blocks.first(static_cast<std::size_t>(ceil_div(end, block_tokens)));
   blocks.insert(blocks.end(), used.begin(), used.end());
@@ -43,7 +44,7 @@ void AttentionPlan::add(bool causal, const SequenceRows& sequence, int block_tok
     const int position = sequence.start + i, row = sequence.row + i;
     rows[static_cast<std::size_t>(row)] = {position, causal ? position + 1 : end, first_block};
   }
-  if (narrow && sequence.rows > kMaxDecodeRows) {
+  if (tile_keys > 0 && sequence.rows > kMaxDecodeRows) {
     for (int i = 0; i < sequence.rows; i += kTileQueries) {
       tiles.push_back({sequence.row + i, std::min(kTileQueries, sequence.rows - i)});
     }

@@ -13,12 +13,17 @@ std::span<const SequenceRows> checked(std::span<const SequenceRows> sequences, c
   return sequences;
 }
 
+// Tensor cores take elements of two bytes.
+int tile_keys(const KvCacheView& cache, int shared_bytes) {
+  return cache.dtype == DType::kF32 ? 0 : kernels::cuda::prefill_keys(cache.head_dim, shared_bytes);
+}
+
 }  // namespace
 
 AttentionTables::AttentionTables(std::span<const SequenceRows> sequences, const KvCacheView& cache, int batch_rows,
-                                 bool causal)
+                                 bool causal, int shared_bytes)
     : plan(AttentionPlan::make(causal, checked(sequences, cache, batch_rows), batch_rows, cache.block_tokens,
-                               cache.dtype != DType::kF32)),
+                               tile_keys(cache, shared_bytes))),
       sequences_(sequences),
       cache_frames_(cache.frames),
       causal_(causal) {

@@ -18,8 +18,10 @@ struct AttentionTables {
   const FrameId* frames = nullptr;
 
   AttentionTables() = default;
-  // Borrows the sequences and the cache's list of frames. Error{kInternal} for blocks that the cache does not have.
-  AttentionTables(std::span<const SequenceRows> sequences, const KvCacheView& cache, int batch_rows, bool causal);
+  // Borrows the sequences and the cache's list of frames. `shared_bytes`: of shared memory, that a block of this device
+  // may have. Error{kInternal} for blocks that the cache does not have.
+  AttentionTables(std::span<const SequenceRows> sequences, const KvCacheView& cache, int batch_rows, bool causal,
+                  int shared_bytes);
 
   // Whether they are made of these: the same spans hold the same until the stream has run.
   bool are_of(std::span<const SequenceRows> sequences, const KvCacheView& cache, bool causal) const;

@@ -66,15 +66,24 @@ kernel::HeadRows head_rows(const AttentionShape& shape, const Activations& qkv) 
   return {as<float>(qkv), qkv.rows, qkv.columns, shape.heads + shape.kv_heads, shape.heads, shape.head_dim};
 }
 
+// The current device's, which is the one that operations are for.
+int most_shared_bytes() {
+  int device = 0, bytes = 0;
+  COMPUTRON_CUDA_CHECK(cudaGetDevice(&device));
+  COMPUTRON_CUDA_CHECK(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return bytes;
+}
+
 }  // namespace
 
 CudaOps::CudaOps(Device& device, bool tf32)
     : scratch_(device.allocate(kScratchBytes, "scratch memory of operations")),
       bias_(device.allocate(kBiasBytes, "biases")),
       plain_(device.allocate(kPlainBytes, "expanded weights")),
+      shared_bytes_(most_shared_bytes()),
       library_(tf32, scratch_->data(), kScratchBytes),
       staging_(device),
-      pass_(device) {}
+      pass_(device, shared_bytes_) {}
 
 // ---- the pass
 
@@ -463,7 +472,7 @@ const AttentionTables& CudaOps::attention_tables(CudaComputeStream& stream, cons
   if (const AttentionTables* of_pass = pass_.attention(sequences, cache, shape.causal)) return *of_pass;
   const bool lent = tables_generation_ == staging_.generation();
   if (lent && attention_tables_.are_of(sequences, cache, shape.causal)) return attention_tables_;
-  attention_tables_ = AttentionTables(sequences, cache, batch_rows, shape.causal);
+  attention_tables_ = AttentionTables(sequences, cache, batch_rows, shape.causal, shared_bytes_);
   attention_tables_.put([&]<class T>(std::span<const T> values) { return on_device(stream, values); });
   tables_generation_ = staging_.generation();
   return attention_tables_;
@@ -497,7 +506,7 @@ void CudaOps::attention(Stream& stream, const AttentionShape& shape, Activations
   }
   const int tiles = static_cast<int>(tables.plan.tiles.size());
   launch(compute, "tiled prefill attention",
-         [&](cudaStream_t on) { kernel::attend_prefill(on, call, tables.tiles, tiles); });
+         [&](cudaStream_t on) { kernel::attend_prefill(on, call, tables.tiles, tiles, tables.plan.tile_keys); });
   attend_decode(compute, call, tables);
 }
 

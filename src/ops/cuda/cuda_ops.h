@@ -118,6 +118,7 @@ class CudaOps final : public Ops {
   std::unique_ptr<DeviceBuffer> scratch_;  // of one operation at a time: the stream runs one after the other
   std::unique_ptr<DeviceBuffer> bias_;     // of one product, in the type of its output
   std::unique_ptr<DeviceBuffer> plain_;    // values of a run of a quantised weight
+  const int shared_bytes_;                 // of shared memory, that a block of kernels may have
   LibraryGemm library_;
   Staging staging_;
   PassState pass_;

@@ -27,7 +27,7 @@ std::string PassState::begin(const PassArrays& arrays) {
   arrays_ = arrays;
   for (const auto& input : arrays.inputs) block_.add_input(input);
   if (!arrays.sequences.empty()) {
-    attention_ = AttentionTables(arrays.sequences, *arrays.cache, arrays.rows, arrays.causal);
+    attention_ = AttentionTables(arrays.sequences, *arrays.cache, arrays.rows, arrays.causal, shared_bytes_);
     attention_.put([this]<class T>(std::span<const T> values) -> const T* {
       block_.add_input(std::as_bytes(values));
       return nullptr;

@@ -14,7 +14,8 @@ namespace computron {
 
 class PassState {
  public:
-  explicit PassState(Device& device) : block_(device) {}
+  // `shared_bytes`: of shared memory, that a block of kernels may have.
+  PassState(Device& device, int shared_bytes) : block_(device), shared_bytes_(shared_bytes) {}
 
   // Ops::begin_pass(), upload_inputs(), end_pass().
   std::string begin(const PassArrays& arrays);
@@ -50,6 +51,7 @@ class PassState {
   std::string launches() const;
 
   PassBlock block_;
+  int shared_bytes_;
   PassArrays arrays_;
   AttentionTables attention_;
   std::size_t top_logits_ = 0;      // the number of arrays_.logits as a result

@@ -223,15 +223,27 @@ TEST(AttentionRows, PartialResultsDoNotOverlap) {
   }
 }
 
+// By head_dim, on GPUs of architecture 8.6, 8.9 and 12.0, of 8.0, and of 9.0.
+TEST(AttentionPlan, TilesFitTheSharedMemoryOfABlock) {
+  const auto keys_of = [](int shared_kib) {
+    std::vector<int> keys;
+    for (const int head_dim : {40, 64, 80, 128, 192, 256}) keys.push_back(prefill_keys(head_dim, shared_kib << 10));
+    return keys;
+  };
+  EXPECT_EQ(keys_of(99), (std::vector{64, 64, 32, 32, 0, 0}));
+  EXPECT_EQ(keys_of(163), (std::vector{64, 64, 64, 64, 32, 32}));
+  EXPECT_EQ(keys_of(227), (std::vector{64, 64, 64, 64, 64, 64}));
+}
+
 TEST(AttentionPlan, EveryRowGoesOneWay) {
   const std::vector<std::uint32_t> blocks = {9, 4, 7, 1, 0, 3, 2, 8};
   const std::vector<SequenceRows> sequences = {{0, 1, 100, std::span(blocks).first(7)},  // decodes
                                                {1, 130, 0, std::span(blocks).first(8)},
                                                {131, 8, 20, std::span(blocks).first(2)}};
-  for (const bool narrow : {false, true}) {
+  for (const int tile_keys : {0, kFewTileKeys, kTileKeys}) {
     for (const bool causal : {false, true}) {
       const AttentionShape shape{.heads = 2, .kv_heads = 1, .head_dim = 64, .causal = causal};
-      const auto plan = AttentionPlan::make(shape.causal, sequences, 140, /*block_tokens=*/17, narrow);
+      const auto plan = AttentionPlan::make(shape.causal, sequences, 140, /*block_tokens=*/17, tile_keys);
       std::vector<int> visits(140);
       for (const int row : plan.row_ids) ++visits[static_cast<std::size_t>(row)];
       for (const QueryTile& tile : plan.tiles) {
@@ -239,8 +251,9 @@ TEST(AttentionPlan, EveryRowGoesOneWay) {
         for (int r = 0; r < tile.rows; ++r) ++visits[static_cast<std::size_t>(tile.row + r)];
       }
       for (int r = 0; r < 140; ++r) EXPECT_EQ(visits[static_cast<std::size_t>(r)], 1) << r;
-      EXPECT_EQ(plan.tiles.size(), narrow ? 2u : 0u) << "130 rows";
-      if (causal && narrow) {
+      EXPECT_EQ(plan.tiles.size(), tile_keys > 0 ? 2u : 0u) << "130 rows";
+      EXPECT_EQ(plan.tile_keys, tile_keys);
+      if (causal && tile_keys > 0) {
         EXPECT_EQ(plan.tiles.front().row, 1 + kTileQueries) << "the longest first";
       }
       EXPECT_EQ(plan.largest_block, 9u);
@@ -257,7 +270,7 @@ TEST(AttentionPlan, EveryRowGoesOneWay) {
 TEST(AttentionPlan, KnowsWhetherRowsSeeEachOther) {
   const std::vector<std::uint32_t> blocks(8);
   const auto one_row_each = [&](std::vector<SequenceRows> sequences) {
-    return AttentionPlan::make(/*causal=*/true, sequences, 8, 16, true).one_row_each;
+    return AttentionPlan::make(/*causal=*/true, sequences, 8, 16, kTileKeys).one_row_each;
   };
   EXPECT_TRUE(one_row_each({{0, 1, 20, blocks}, {1, 1, 3, blocks}}));
   EXPECT_FALSE(one_row_each({{0, 1, 20, blocks}, {1, 2, 3, blocks}}));
@@ -267,7 +280,7 @@ TEST(AttentionPlan, CountsTheSpansOfTheLongestRow) {
   const std::vector<std::uint32_t> blocks(kManyKeys / 16 + 1);
   const auto splits = [&](int start) {
     const std::vector<SequenceRows> one = {{0, 1, start, blocks}};
-    return AttentionPlan::make(/*causal=*/true, one, 1, 16, true).splits;
+    return AttentionPlan::make(/*causal=*/true, one, 1, 16, kTileKeys).splits;
   };
   EXPECT_EQ(splits(0), 1);
   EXPECT_EQ(splits(kKvSplit - 1), 1);

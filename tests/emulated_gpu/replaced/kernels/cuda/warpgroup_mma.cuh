@@ -42,6 +42,7 @@ void multiply_async(T, WarpgroupSums& acc, unsigned a0, unsigned a1, unsigned a2
   }
 }
 
-inline bool has_code_of(const void* /*kernel*/) { return true; }
+// A GPU with less shared memory is of another architecture than 9.0.
+inline bool has_code_of(const void* /*kernel*/) { return emulated_gpu::most_shared() >= std::size_t{227} << 10; }
 
 }  // namespace computron::kernels::cuda
