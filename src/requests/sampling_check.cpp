@@ -14,6 +14,8 @@ namespace {
 constexpr std::size_t kMaxBiases = 1024;
 constexpr double kMaxBias = 100;
 constexpr double kMaxRepetitionPenalty = 10;
+// Lower temperatures are greedy, as in vLLM's samplers: logits over 1e-38 are no numbers of float32.
+constexpr double kLeastTemperature = 1e-5;
 
 TokenId biased_token(const std::string& name, const ServedModel& model) {
   TokenId token = -1;
@@ -50,9 +52,10 @@ SamplingParams sampling_of(const RequestDraft& draft, const ServedModel& model, 
     return static_cast<float>(body.number(name, low, high, fallback));
   };
   seed_of(draft.body);
+  const double temperature = body.number("temperature", 0, 2, 0);
   // -1 and 0 both mean: all.
   const auto top_k = static_cast<int>(body.integer("top_k", -1, std::numeric_limits<int>::max(), 0));
-  return {.temperature = number("temperature", 0, 2, 0),
+  return {.temperature = temperature < kLeastTemperature ? 0 : static_cast<float>(temperature),
           .top_k = top_k < 0 ? 0 : top_k,
           .top_p = number("top_p", 0, 1, 1),
           .min_p = number("min_p", 0, 1, 0),

@@ -400,6 +400,19 @@ TEST(RequestParser, ReadsHowTokensAreDrawn) {
   EXPECT_EQ(incoming.prompt_token_ids, (std::vector<std::vector<TokenId>>{{4, 5}}));
 }
 
+// Logits over less are no numbers of float32; vLLM's samplers call such temperatures greedy, too.
+TEST(RequestParser, TinyTemperaturesAreGreedy) {
+  const auto temperature = [](const std::string& value) {
+    const auto incoming = fresh_parser().parse(0, line_with(R"("prompt":[4],"top_p":0.5,"temperature":)" + value));
+    return std::get<RequestParts>(incoming.content)[0].sampling.temperature;
+  };
+  for (const std::string value : {"0", "-0.0", "5e-324", "1e-45", "1e-39", "1e-20", "9.9e-6"}) {
+    EXPECT_EQ(temperature(value), 0) << value;
+  }
+  EXPECT_EQ(temperature("1e-5"), 1e-5f);
+  EXPECT_EQ(temperature("0.001"), 1e-3f);
+}
+
 // One seed, one noise, wherever the request stands; without one the job's seed and the line decide.
 TEST(RequestParser, KeysOfNoise) {
   const auto keys = [](RequestId line, const std::string& fields, std::uint64_t job_seed) {
