@@ -53,31 +53,23 @@ Request token_request(const List& input, const EncoderTexts& texts) {
   return texts.tokens(*input.value, input.path);
 }
 
-// Segments of a prompt of `tokens`.
-std::vector<std::int32_t> segments(const List& list, std::size_t tokens, const ServedModel& model) {
-  check_integers(list);
-  if (list.value->count != tokens) {
-    invalid_request(fmt::format("{}: {} segments of {} tokens", list.path, list.value->count, tokens));
-  }
-  const std::vector<std::int64_t>& values = list.value->integers;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (values[i] >= 0 && values[i] < model.config.token_types) continue;
-    invalid_parameter(fmt::format("{}[{}]: segments of {} are integers from 0 to {} (got {})", list.path, i, model.id,
-                                  model.config.token_types - 1, values[i]));
-  }
-  return {values.begin(), values.end()};
-}
-
-void add_segments(const JsonValue& value, const ServedModel& model, RequestParts& parts) {
+void add_segments(const JsonValue& value, const std::vector<List>& inputs, const EncoderTexts& texts,
+                  RequestParts& parts) {
   const std::string path = "body.token_type_ids";
   if (value.kind == Kind::kNull) return;
+  const ServedModel& model = texts.model();
   if (model.config.token_types == 0) invalid_parameter(fmt::format("{}: {} has no segments", path, model.id));
   const std::vector<List> lists = lists_of(value, path);
-  if (lists.size() != parts.size()) {
-    invalid_request(fmt::format("{}: {} lists of segments for {} inputs", path, lists.size(), parts.size()));
+  if (lists.size() != inputs.size()) {
+    invalid_request(fmt::format("{}: {} lists of segments for {} inputs", path, lists.size(), inputs.size()));
   }
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    parts[i].token_type_ids = segments(lists[i], parts[i].prompt.size(), model);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    check_integers(lists[i]);
+    const JsonValue &segments = *lists[i].value, &tokens = *inputs[i].value;
+    if (segments.count != tokens.count) {
+      invalid_request(fmt::format("{}: {} segments of {} tokens", lists[i].path, segments.count, tokens.count));
+    }
+    parts[i].token_type_ids = texts.segments(segments, lists[i].path);
   }
 }
 
@@ -134,8 +126,9 @@ RequestParts token_requests(const JsonFields& body, const ServedModel& model, st
   }
   refuse_prompts(body, "token ids");
   RequestParts parts;
-  for (const List& list : lists_of(input, "body.input")) parts.push_back(token_request(list, texts));
-  add_segments(field(body, "token_type_ids"), model, parts);
+  const std::vector<List> inputs = lists_of(input, "body.input");
+  for (const List& list : inputs) parts.push_back(token_request(list, texts));
+  add_segments(field(body, "token_type_ids"), inputs, texts, parts);
   return parts;
 }
 

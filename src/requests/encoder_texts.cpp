@@ -145,18 +145,42 @@ Request EncoderTexts::pair(std::span<const TokenId> first, std::string_view seco
   return request;
 }
 
-// Of a list that is longer than what was kept of it only the beginning is known.
+EncoderTexts::Part EncoderTexts::part_of(std::size_t tokens) const {
+  if (!cuts_tokens_ || tokens <= options_.most) return {.begin = 0, .count = tokens};
+  return {.begin = options_.keep_end ? tokens - options_.most : 0, .count = options_.most};
+}
+
+// As many integers as a model has positions are kept of a list at each end.
 Request EncoderTexts::tokens(const JsonValue& list, const std::string& path) const {
-  std::vector<TokenId> tokens = token_list(list, path, model_);
-  const bool cut = cuts_tokens_ && list.count > options_.most;
-  if (cut && options_.keep_end && tokens.size() == list.count) {
-    tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(options_.most));
-  } else if (cut && !options_.keep_end) {
-    tokens.resize(options_.most);
-  } else {
-    tokens.resize(list.count);
+  const Part part = part_of(list.count);
+  check_length(part.count, path);
+  std::vector<TokenId> tokens;
+  tokens.reserve(part.count);
+  for (std::size_t i = part.begin; i < part.begin + part.count; ++i) {
+    tokens.push_back(token_at(list, i, path, model_));
   }
   return request_of(std::move(tokens), path);
+}
+
+std::vector<std::int32_t> EncoderTexts::segments(const JsonValue& list, const std::string& path) const {
+  const Part part = part_of(list.count);
+  std::vector<std::int32_t> segments;
+  segments.reserve(part.count);
+  for (std::size_t i = part.begin; i < part.begin + part.count; ++i) {
+    const std::int64_t segment = list.integer_at(i);
+    if (segment < 0 || segment >= model_.config.token_types) {
+      invalid_parameter(fmt::format("{}[{}]: segments of {} are integers from 0 to {} (got {})", path, i, model_.id,
+                                    model_.config.token_types - 1, segment));
+    }
+    segments.push_back(static_cast<std::int32_t>(segment));
+  }
+  return segments;
+}
+
+void EncoderTexts::check_length(std::size_t tokens, const std::string& path) const {
+  if (std::cmp_less_equal(tokens, model_.config.max_positions)) return;
+  context_length_exceeded(
+      fmt::format("{}: {} tokens exceed the {} positions of {}", path, tokens, model_.config.max_positions, model_.id));
 }
 
 // RoBERTa's positions are counted behind the padding token's, and only over other tokens: transformers gives padding
@@ -171,10 +195,7 @@ void EncoderTexts::refuse_padding(const std::vector<TokenId>& tokens, const std:
 
 Request EncoderTexts::request_of(std::vector<TokenId> tokens, const std::string& path) const {
   refuse_padding(tokens, path);
-  if (std::cmp_greater(tokens.size(), model_.config.max_positions)) {
-    context_length_exceeded(fmt::format("{}: {} tokens exceed the {} positions of {}", path, tokens.size(),
-                                        model_.config.max_positions, model_.id));
-  }
+  check_length(tokens.size(), path);
   Request request;
   request.prompt = std::move(tokens);
   return request;

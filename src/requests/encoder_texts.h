@@ -33,13 +33,22 @@ class EncoderTexts {
   Request pair(std::span<const TokenId> first, std::string_view second, const std::string& path) const;
   // A text's own tokens, uncut, without special ones.
   std::vector<TokenId> plain(std::string_view text, const std::string& path) const;
-  // Token ids are cut only where the request says so. `list` holds integers alone.
+  // Token ids are cut only where the request says so. `list` holds integers alone, and so does one of segments.
   Request tokens(const JsonValue& list, const std::string& path) const;
+  // Of as many token ids as `list` has segments. They are cut like the ids.
+  std::vector<std::int32_t> segments(const JsonValue& list, const std::string& path) const;
 
   const ServedModel& model() const { return model_; }
 
  private:
+  // What stays of a list of token ids.
+  struct Part {
+    std::size_t begin = 0, count = 0;
+  };
+
   void read_length();
+  Part part_of(std::size_t tokens) const;
+  void check_length(std::size_t tokens, const std::string& path) const;
   const std::string& prompt_named(std::string_view field, std::string_view name, bool kinds) const;
   void refuse_padding(const std::vector<TokenId>& tokens, const std::string& path) const;
   Request request_of(std::vector<TokenId> tokens, const std::string& path) const;

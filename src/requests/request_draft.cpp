@@ -110,6 +110,7 @@ class DraftBuilder final : public JsonEvents {
   void put(JsonValue value);
   [[noreturn]] void fail(const JsonFault& fault) const;
   void add_item(JsonValue value);
+  void add_integer(std::int64_t value);
   JsonValue* inner_list();
   void descend();
   void open(JsonValue* container);
@@ -164,12 +165,24 @@ void DraftBuilder::add_item(JsonValue value) {
     container_->odd_index = container_->count;
     container_->odd_kind = value.kind;
   }
-  if (value.kind == Kind::kInteger && container_->integers.size() < bounds_.max_list) {
-    container_->integers.push_back(value.integer);
-  }
+  if (value.kind == Kind::kInteger) add_integer(value.integer);
   if (value.kind == Kind::kString && in_body_ && std::ranges::find(kTexts, body_key_) != std::end(kTexts))
     container_->strings.push_back(std::move(value.text));
   ++container_->count;
+}
+
+// Of a list that holds nothing else so far the end is kept, too, where requests can ask for it.
+void DraftBuilder::add_integer(std::int64_t value) {
+  JsonValue& list = *container_;
+  if (list.integers.size() < bounds_.max_list) return list.integers.push_back(value);
+  if (!in_body_ || (body_key_ != "input" && body_key_ != "token_type_ids")) return;
+  if (list.has_odd_item || bounds_.max_list == 0) return;
+  const std::size_t place = list.count % bounds_.max_list;
+  if (place == list.last_integers.size()) {
+    list.last_integers.push_back(value);
+  } else {
+    list.last_integers[place] = value;
+  }
 }
 
 void DraftBuilder::descend() {

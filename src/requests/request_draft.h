@@ -26,6 +26,9 @@ struct JsonValue {
   // kList and kObject keep their size and of a list the leading integers, up to ParseBounds::max_list.
   std::size_t count = 0;
   std::vector<std::int64_t> integers{};
+  // kList, of integers alone: those behind the leading ones, the last ParseBounds::max_list of them; only of the body's
+  // "input" and "token_type_ids". Item i of the list is at i % max_list: integer_at() finds it.
+  std::vector<std::int64_t> last_integers{};
   // kList: the first item that is not an integer, and what it is.
   bool has_odd_item = false;
   std::size_t odd_index = 0;
@@ -36,6 +39,11 @@ struct JsonValue {
   // Items that are strings; only of the body's "prompt", "input" and "stop", and of the texts that are scored.
   std::vector<std::string> strings{};
   std::string json{};  // kList and kObject: the whole of it; only of the body's fields that guide answers
+
+  // Item `index` of a list of integers alone, if that is among those that are kept.
+  std::int64_t integer_at(std::size_t index) const {
+    return index < integers.size() ? integers[index] : last_integers[index % integers.size()];
+  }
 };
 
 // "null", "a boolean", ...
@@ -62,7 +70,7 @@ struct RequestDraft {
 
 struct ParseBounds {
   int max_depth = 64;
-  std::size_t max_list = 0;   // integers of one list that are kept; further ones are counted
+  std::size_t max_list = 0;   // integers at each end of one list that are kept; further ones are counted
   std::size_t max_lists = 0;  // of one list of lists
 };
 

@@ -77,13 +77,18 @@ double OptionalFields::number(std::string_view name, double low, double high, do
   invalid_parameter(fmt::format("body.{}: must be a number from {} to {} (got {})", name, low, high, describe(value)));
 }
 
+TokenId token_at(const JsonValue& list, std::size_t index, std::string_view path, const ServedModel& model) {
+  const std::int64_t id = list.integer_at(index);
+  if (id >= 0 && id < model.config.vocab) return static_cast<TokenId>(id);
+  invalid_parameter(fmt::format("{}[{}]: token ids of {} are integers from 0 to {} (got {})", path, index, model.id,
+                                model.config.vocab - 1, id));
+}
+
 std::vector<TokenId> token_list(const JsonValue& list, std::string_view path, const ServedModel& model) {
-  for (std::size_t i = 0; i < list.integers.size(); ++i) {
-    if (list.integers[i] >= 0 && list.integers[i] < model.config.vocab) continue;
-    invalid_parameter(fmt::format("{}[{}]: token ids of {} are integers from 0 to {} (got {})", path, i, model.id,
-                                  model.config.vocab - 1, list.integers[i]));
-  }
-  return {list.integers.begin(), list.integers.end()};
+  std::vector<TokenId> tokens;
+  tokens.reserve(list.integers.size());
+  for (std::size_t i = 0; i < list.integers.size(); ++i) tokens.push_back(token_at(list, i, path, model));
+  return tokens;
 }
 
 void refuse_text(std::string_view path, const ServedModel& model) {

@@ -35,7 +35,9 @@ class OptionalFields {
   const JsonFields& fields_;
 };
 
-// Token ids in the list at `path`, all of them in the model's vocabulary.
+// The token id at `index` (JsonValue::integer_at) of the list at `path`, in the model's vocabulary.
+TokenId token_at(const JsonValue& list, std::size_t index, std::string_view path, const ServedModel& model);
+// The leading token ids of the list, all of them in the vocabulary.
 std::vector<TokenId> token_list(const JsonValue& list, std::string_view path, const ServedModel& model);
 [[noreturn]] void refuse_text(std::string_view path, const ServedModel& model);
 

@@ -673,6 +673,51 @@ TEST(EncoderRequests, TokenIdsAreCutWhereTheRequestSaysSo) {
   refused(R"("truncation_side":"top")", "body.truncation_side: must be 'left' or 'right' (got 'top')");
 }
 
+// Of a list of any length the end is known as well as the beginning; what is cut away is not looked at.
+TEST(EncoderRequests, LongListsAreCutOnBothSides) {
+  for (const int count : {9, 1023, 1024, 1025, 1500, 2048, 2050, 5000}) {
+    std::string ids, types;
+    for (int i = 0; i < count; ++i) {
+      ids += fmt::format("{}{}", i == 0 ? "[" : ",", i == count / 2 ? -1 : i % 100);
+      types += fmt::format("{}{}", i == 0 ? "[" : ",", i == count / 2 ? 9 : i / 3 % 2);
+    }
+    const auto cut = [&](const std::string& side, bool nested) {
+      const std::string brackets[] = {nested ? "[" : "", nested ? "]]" : "]"};
+      return parts_of(encoder_line("bert", fmt::format(R"("input":{0}{2}{1},"token_type_ids":{0}{3}{1},)"
+                                                       R"("truncate_prompt_tokens":4,"truncation_side":"{4}")",
+                                                       brackets[0], brackets[1], ids, types, side)))[0];
+    };
+    for (const bool nested : {false, true}) {
+      const Request left = cut("left", nested), right = cut("right", nested);
+      EXPECT_THAT(right.prompt, ElementsAre(0, 1, 2, 3)) << count;
+      EXPECT_THAT(right.token_type_ids, ElementsAre(0, 0, 0, 1)) << count;
+      const auto id = [count](int i) { return (count - 4 + i) % 100; };
+      const auto type = [count](int i) { return (count - 4 + i) / 3 % 2; };
+      EXPECT_THAT(left.prompt, ElementsAre(id(0), id(1), id(2), id(3))) << count;
+      EXPECT_THAT(left.token_type_ids, ElementsAre(type(0), type(1), type(2), type(3))) << count;
+    }
+  }
+}
+
+TEST(EncoderRequests, CutListsAreChecked) {
+  const auto refused = [](const std::string& ids, const std::string& types, const std::string& side,
+                          const std::string& part) {
+    const std::string cut = fmt::format(R"(,"truncate_prompt_tokens":2,"truncation_side":"{}")", side);
+    const std::string fields = "\"input\":" + ids + ",\"token_type_ids\":" + types + cut;
+    const auto incoming = encoder_parser().parse(7, encoder_line("bert", fields));
+    const auto* failure = std::get_if<RequestFailure>(&incoming.content);
+    ASSERT_NE(failure, nullptr) << "accepted: " << fields;
+    EXPECT_THAT(failure->message, HasSubstr(part)) << fields;
+  };
+  refused("[1,2,3,100]", "[0,0,0,0]", "left", "body.input[3]: token ids of bert are integers from 0 to 99 (got 100)");
+  refused("[1,-1,3,4]", "[0,0,0,0]", "right", "body.input[1]: token ids of bert");
+  refused("[1,2,3,4]", "[0,0,2,0]", "left",
+          "body.token_type_ids[2]: segments of bert are integers from 0 to 1 (got 2)");
+  refused("[1,2,3,4]", "[0,0]", "left", "body.token_type_ids: 2 segments of 4 tokens");
+  refused("[1,2,3,4]", "[0,0,0,0,\"a\"]", "left", "body.token_type_ids[4]: must be an integer (got a string)");
+  refused("[1,2,3,4.5]", "[0,0,0,0]", "right", "body.input[3]: must be an integer (got a number)");
+}
+
 TEST(EncoderRequests, ResultsAreAskedFor) {
   const auto pooled = [](const std::string& model, const std::string& fields, const std::string& url) {
     return encoder_parser().parse(0, encoder_line(model, R"("input":[5],)" + fields, url)).pooled;
