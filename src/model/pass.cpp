@@ -119,23 +119,25 @@ int Workspace::Sizes::levels() const { return 1 + std::bit_width(static_cast<uns
 Workspace::Workspace(Device& device, const Sizes& sizes)
     : buffer_(device.allocate(sizes.total(), "workspace")), sizes_(sizes) {
   std::byte* next = buffer_->data();
-  const auto take = [&next](std::size_t bytes) { return std::exchange(next, next + bytes); };
-  hidden_ = take(sizes.hidden);
-  partial_ = take(sizes.partial * sizes.levels());
-  input_ = take(sizes.input);
-  inner_ = take(sizes.inner);
-  fused_ = take(sizes.fused);
-  angles_ = take(sizes.angles);
-  window_angles_ = take(sizes.window_angles);
-  logits_ = take(sizes.logits);
-  bias_ = take(sizes.bias);
-  gathered_ = take(sizes.gathered);
-  gathered_out_ = take(sizes.gathered_out);
-  mixture_ = take(sizes.mixture * sizes.k_slices);
-  k_slice_ = take(sizes.k_slice);
-  routes_ = take(sizes.routes);
-  gates_ = take(sizes.gates);
-  low_rank_ = take(sizes.low_rank);
+  const auto take = [&next](std::size_t bytes, const char* overflow) {
+    return Part{std::exchange(next, next + bytes), bytes, overflow};
+  };
+  hidden_ = take(sizes.hidden, "workspace.hidden is too short");
+  partial_ = take(sizes.partial * sizes.levels(), "workspace.partial is too short");
+  input_ = take(sizes.input, "workspace.input is too short");
+  inner_ = take(sizes.inner, "workspace.inner is too short");
+  fused_ = take(sizes.fused, "workspace.fused is too short");
+  angles_ = take(sizes.angles, "workspace.angles is too short");
+  window_angles_ = take(sizes.window_angles, "workspace.window_angles is too short");
+  logits_ = take(sizes.logits, "workspace.logits is too short");
+  bias_ = take(sizes.bias, "workspace.bias is too short");
+  gathered_ = take(sizes.gathered, "workspace.gathered is too short");
+  gathered_out_ = take(sizes.gathered_out, "workspace.gathered_out is too short");
+  mixture_ = take(sizes.mixture * sizes.k_slices, "workspace.mixture is too short");
+  k_slice_ = take(sizes.k_slice, "workspace.k_slice is too short");
+  routes_ = take(sizes.routes, "workspace.routes is too short");
+  gates_ = take(sizes.gates, "workspace.gates is too short");
+  low_rank_ = take(sizes.low_rank, "workspace.low_rank is too short");
 }
 
 }  // namespace computron

@@ -18,21 +18,24 @@ PooledHead::PooledHead(const ShardLayout& layout)
 
 void PooledHead::forward(Pass& pass, Activations hidden, const Outputs& out) {
   Activations pooled = pool(pass, hidden, out.sums);
-  if (pooler_.present()) pooled = apply(pass, pooler_, pooled);
-  for (ReplicatedLinear& layer : dense_) pooled = apply(pass, layer, pooled);
+  const auto apply = [&](ReplicatedLinear& layer) {
+    pooled = multiply(pass, layer, pooled, pass.work.partial(pooled.rows, layer.out()));
+  };
+  if (pooler_.present()) apply(pooler_);
+  for (ReplicatedLinear& layer : dense_) apply(layer);
   pass.ops.copy_to_host(pass.stream, pooled, out.pooled_embeddings);
   if (!classes_.present()) return;
-  if (class_dense_.present()) pooled = apply(pass, class_dense_, pooled);
+  if (class_dense_.present()) apply(class_dense_);
   if (class_norm_.present()) class_norm_.forward(pass, pooled, pooled);
-  pass.ops.copy_to_host(pass.stream, apply(pass, classes_, pooled), out.scores);
+  const Activations scores = pass.work.fused(pooled.rows, classes_.out());  // [R, classes]
+  pass.ops.copy_to_host(pass.stream, multiply(pass, classes_, pooled, scores), out.scores);
 }
 
-Activations PooledHead::apply(Pass& pass, ReplicatedLinear& layer, Activations x) {
+Activations PooledHead::multiply(Pass& pass, ReplicatedLinear& layer, Activations x, Activations out) {
   const Activations input = pass.work.input(x.rows, x.columns, layer.input_dtype());
-  const Activations result = pass.work.partial(x.rows, layer.out());
   pass.ops.convert(pass.stream, x, input);
-  layer.forward(pass, input, result);
-  return result;
+  layer.forward(pass, input, out);
+  return out;
 }
 
 Activations PooledHead::pool(Pass& pass, Activations hidden, float* sums) const {

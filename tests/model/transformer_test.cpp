@@ -164,6 +164,8 @@ class CheckingOps : public Ops {
     EXPECT_EQ(out.columns, weight.out);
     EXPECT_EQ(x.dtype, weight.type.values);
     EXPECT_EQ(x.rows, out.rows);
+    const bool apart = out.data + out.bytes() <= x.data || x.data + x.bytes() <= out.data;
+    EXPECT_TRUE(apart) << "a product is written over what is multiplied";
   }
   void add_residual(Stream&, Activations x, Vector bias, Activations inout) override {
     expect_vector(bias, inout.columns);
@@ -327,6 +329,8 @@ std::map<std::string, ModelConfig> make_configs() {
   classifier.pooling = Pooling::kLast;
   classifier.classes = 3;
   classifier.class_dense = classifier.class_norm = true;
+  ModelConfig& many = configs["more classes than columns"] = classifier;
+  many.classes = 300;
   ModelConfig& vit = configs["encoder of images"] = base_config();
   vit.causal = vit.tied_head = false;
   vit.vocab = 0;

@@ -485,11 +485,12 @@ class PooledHead {
   void forward(Pass& pass, Activations hidden, const Outputs& out);
 
  private:
-  // All of these leave what they give in workspace.partial, one row an output.
+  // Both leave what they give in workspace.partial, one row an output.
   Activations pool(Pass& pass, Activations hidden, float* sums) const;  // [R, hidden]
   // [R, hidden]. A sum is one chain over a sequence's rows in their order, whatever passes they are computed in.
   static Activations mean(Pass& pass, Activations hidden, float* sums);
-  static Activations apply(Pass& pass, ReplicatedLinear& layer, Activations x);  // [R, layer.out()]
+  // layer(x) of x [R, in], in `out` [R, out], which may lie where x does. Returns `out`.
+  static Activations multiply(Pass& pass, ReplicatedLinear& layer, Activations x, Activations out);
 
   Pooling pooling_;
   ReplicatedLinear pooler_;

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "computron/base/error.h"
 #include "computron/base/trace.h"
 #include "computron/comm/all_reduce.h"
 #include "computron/model/shard_layout.h"
@@ -94,7 +95,8 @@ class PageSource {
 //                                                               of gates perhaps narrower (Ops::gate_dtype)
 //   inner        [M, heads × head_dim/tp or ffn/tp] input       between a layer's two products
 //   partial      [levels][M, hidden] f32                        a row-parallel product, then its sum over the ranks;
-//                                                               the squares of heads; pooled rows
+//                                                               the squares of heads; pooled rows, also behind the
+//                                                               dense layers, which may be wider
 //   angles       [M, rotary dimensions] f32                     rotary angles
 //   window_angles
 //                [M, rotary dimensions] f32                     those of layers with a window that have their own
@@ -124,35 +126,54 @@ class Workspace {
   // Logits are computed for this many rows at a time, so that scoring a long prompt needs little memory.
   static constexpr int kLogitRows = 64;
 
-  Activations hidden(int rows, int columns) const { return {hidden_, rows, columns, DType::kF32}; }
+  // Each is an Error{kInternal} where its array is too short.
+  Activations hidden(int rows, int columns) const { return hidden_.as(rows, columns); }
   Activations partial(int rows, int columns, int level = 0) const {
-    return {partial_ + level * sizes_.partial, rows, columns, DType::kF32};
+    return partial_.piece(level * sizes_.partial, sizes_.partial).as(rows, columns);
   }
-  Activations input(int rows, int columns, DType t) const { return {input_, rows, columns, t}; }
-  Activations inner(int rows, int columns, DType t) const { return {inner_, rows, columns, t}; }
-  Activations fused(int rows, int columns, DType t = DType::kF32) const { return {fused_, rows, columns, t}; }
-  Activations angles(int rows, int columns) const { return {angles_, rows, columns, DType::kF32}; }
-  Activations window_angles(int rows, int columns) const { return {window_angles_, rows, columns, DType::kF32}; }
-  Activations logits(int rows, int columns) const { return {logits_, rows, columns, DType::kF32}; }
-  Activations bias(int length) const { return {bias_, 1, length, DType::kF32}; }
-  Activations gathered(int rows, int columns, DType t) const { return {gathered_, rows, columns, t}; }
-  Activations gathered_out(int rows, int columns) const { return {gathered_out_, rows, columns, DType::kF32}; }
+  Activations input(int rows, int columns, DType t) const { return input_.as(rows, columns, t); }
+  Activations inner(int rows, int columns, DType t) const { return inner_.as(rows, columns, t); }
+  Activations fused(int rows, int columns, DType t = DType::kF32) const { return fused_.as(rows, columns, t); }
+  Activations angles(int rows, int columns) const { return angles_.as(rows, columns); }
+  Activations window_angles(int rows, int columns) const { return window_angles_.as(rows, columns); }
+  Activations logits(int rows, int columns) const { return logits_.as(rows, columns); }
+  Activations bias(int length) const { return bias_.as(1, length); }
+  Activations gathered(int rows, int columns, DType t) const { return gathered_.as(rows, columns, t); }
+  Activations gathered_out(int rows, int columns) const { return gathered_out_.as(rows, columns); }
   Activations mixture(int k_slice, int rows, int columns) const {
-    return {mixture_ + k_slice * sizes_.mixture, rows, columns, DType::kF32};
+    return mixture_.piece(k_slice * sizes_.mixture, sizes_.mixture).as(rows, columns);
   }
-  Activations k_slice(int rows, int columns, DType t) const { return {k_slice_, rows, columns, t}; }
-  Activations gates(int rows) const { return {gates_, rows, 1, DType::kF32}; }
+  Activations k_slice(int rows, int columns, DType t) const { return k_slice_.as(rows, columns, t); }
+  Activations gates(int rows) const { return gates_.as(rows, 1); }
   // Behind `first` floats of others.
   Activations low_rank(std::size_t first, int rows, int rank) const {
-    return {low_rank_ + first * sizeof(float), rows, kLowRankChains * rank, DType::kF32};
+    const std::size_t others = first * sizeof(float);
+    return low_rank_.piece(others, low_rank_.bytes - others).as(rows, kLowRankChains * rank);
   }
-  ExpertRoutes routes(int rows, const RoutingRule& rule) const { return {routes_, rows, rule}; }
+  ExpertRoutes routes(int rows, const RoutingRule& rule) const { return {routes_.data, rows, rule}; }
 
  private:
+  // One of the arrays.
+  struct Part {
+    std::byte* data = nullptr;
+    std::size_t bytes = 0;
+    const char* overflow = "";  // what an Error{kInternal} says where it is too short
+
+    Part piece(std::size_t begin, std::size_t length) const {
+      ensure(begin <= bytes && length <= bytes - begin, overflow);
+      return {data + begin, length, overflow};
+    }
+    Activations as(int rows, int columns, DType dtype = DType::kF32) const {
+      const Activations array{data, rows, columns, dtype};
+      ensure(array.bytes() <= bytes, overflow);
+      return array;
+    }
+  };
+
   std::unique_ptr<DeviceBuffer> buffer_;
   Sizes sizes_;
-  std::byte *hidden_, *partial_, *input_, *inner_, *fused_, *angles_, *window_angles_, *logits_, *bias_, *gathered_,
-      *gathered_out_, *mixture_, *k_slice_, *routes_, *gates_, *low_rank_;
+  Part hidden_, partial_, input_, inner_, fused_, angles_, window_angles_, logits_, bias_, gathered_, gathered_out_,
+      mixture_, k_slice_, routes_, gates_, low_rank_;
 };
 
 class LowRanks;
