@@ -144,6 +144,30 @@ TEST(HfConfig, Yarn) {
   EXPECT_THAT(message_of([&] { from_hf(hf); }), HasSubstr("'rope_theta' is 1"));
 }
 
+// As vLLM, whose yarn begins at the original positions; the longer of that and max_position_embeddings counts.
+TEST(HfConfig, ScalingLengthensTheContext) {
+  const auto positions = [](int most, const json& scaling, const char* type = "qwen3") {
+    return from_hf({{"model_type", type}, {"max_position_embeddings", most}, {"rope_scaling", scaling}}).max_positions;
+  };
+  json scaling = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+  EXPECT_EQ(positions(32768, scaling), 131072);
+  EXPECT_EQ(positions(40960, scaling), 131072);
+  EXPECT_EQ(positions(131072, scaling), 131072);  // scaled already
+  EXPECT_EQ(positions(262144, scaling), 262144);
+  scaling.erase("original_max_position_embeddings");
+  EXPECT_EQ(positions(32768, scaling), 131072);
+  scaling["rope_type"] = "linear";
+  EXPECT_EQ(positions(4096, scaling), 16384);
+  EXPECT_EQ(positions(4096, scaling, "gemma3_text"), 4096);  // scaled already
+  scaling["factor"] = 0.5;
+  EXPECT_EQ(positions(4096, scaling), 4096);
+  scaling["factor"] = 1e9;
+  EXPECT_THAT(message_of([&] { positions(4096, scaling); }), HasSubstr("'max_positions' is 2147483647"));
+  EXPECT_EQ(positions(4096, {{"rope_type", "llama3"}, {"factor", 4.0}}), 4096);
+  EXPECT_EQ(ModelConfig::named("gpt_oss", "20b").max_positions, 131072);
+  EXPECT_EQ(ModelConfig::named("gemma3_text", "4b").max_positions, 131072);
+}
+
 json long_phi() {
   const json scaling = {{"type", "longrope"}, {"short_factor", {1.0, 1.5, 2.0}}, {"long_factor", {1.0, 4.0, 9.0}}};
   return {{"model_type", "phi3"},
@@ -299,6 +323,7 @@ TEST(HfConfig, ClassesAndTokens) {
   EXPECT_EQ(bert.classes, 3);
   EXPECT_EQ(bert.class_name(1), "good");
   EXPECT_TRUE(bert.pooler);
+  EXPECT_FALSE(from_hf({{"model_type", "bert"}, {"architectures", {"BertForMaskedLM"}}}).pooler);
   EXPECT_EQ(from_hf({{"model_type", "bert"}}).classes, 0);
   const ModelConfig vit = from_hf({{"model_type", "vit"}, {"num_labels", 4}});
   EXPECT_EQ(vit.class_name(3), "LABEL_3");

@@ -61,7 +61,9 @@ ModelConfig read_gemma3(const HfKeys& keys) {
   if (period < 1) HfKeys::refuse("sliding_window_pattern", period, "a number of at least 1");
   const std::vector<int> layers = keys.window_layers();
   set_windows(c, keys.value_or_none("sliding_window", 4096, 0), layers.empty() ? windows_but_each(period, c) : layers);
+  const int positions = c.max_positions;
   keys.read_rotary_by_layer(c, 1e6f, "rope_local_base_freq", 10000.0f);
+  c.max_positions = positions;  // max_position_embeddings is scaled already (vLLM)
   return c;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "computron/base/join.h"
 
@@ -27,6 +28,14 @@ void read_llama3(const HfKeys& rope, ModelConfig& config) {
 
 // Yarn's factor of cosines and sines: how much colder attention is in texts that are `scale` times as long.
 float yarn_attention(float scale, float weight) { return scale <= 1 ? 1 : 0.1f * weight * std::log(scale) + 1; }
+
+// The context is the original one times the factor (vLLM's _get_and_verify_max_len): Qwen's max_position_embeddings is
+// the original one, that of others, gpt-oss for example, is scaled already.
+void lengthen(ModelConfig& config) {
+  const double scaled = static_cast<double>(config.rope_factor) * config.rope_original_positions;
+  constexpr double kMost = std::numeric_limits<int>::max();
+  if (scaled > config.max_positions) config.max_positions = static_cast<int>(std::min(scaled, kMost));
+}
 
 }  // namespace
 
@@ -198,6 +207,7 @@ void HfKeys::read_rope(const HfKeys& rope, ModelConfig& config, float default_th
   if (type == "default") return;
   config.rope_original_positions = original_positions(rope, config);
   if ((type == "linear" || type == "yarn") && !rope.has("factor")) refuse("rope_scaling.factor", json(), "a number");
+  if (type == "linear" || type == "yarn") lengthen(config);
   if (type == "linear") {
     config.rope_scaling = RopeScaling::kLinear;
     config.rope_original_positions = 0;
