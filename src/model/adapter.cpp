@@ -224,6 +224,7 @@ CheckpointIndex with_adapter(CheckpointIndex base, const CheckpointIndex& adapte
     config.adapter_ranks[module_of(spec.name)] = static_cast<int>(b->second.shape.back());
   }
   for (const auto& [name, entry] : adapter.tensors) {
+    base.tensors.erase(scales_name(name));  // of the base's codes, whose place the adapter's plain values take
     TensorEntry& own = base.tensors[name] = entry;
     own.in_second_file = true;
   }

@@ -61,6 +61,19 @@ TEST_F(AdapterTest, WhatItHoldsWholeHasATypeOfItsOwn) {
   EXPECT_EQ(types.most(), DType::kBF16);
 }
 
+// The scales go with the codes.
+TEST_F(AdapterTest, WhatItHoldsWholeStandsForCodesToo) {
+  write_quantised_pair(path("base"), path("plain"), opt_config(base_), {DType::kBF16, DType::kInt8, DType::kBF16, 16},
+                       /*seed=*/1);
+  const CheckpointIndex index =
+      both({.replaces = [](const std::string& name) { return name == "layers.1.mlp.down.weight"; }});
+  const ModelConfig config = ModelConfig::from_json(index.config_json);
+  check_tensors(config, index);
+  const WeightTypes types(config, index);
+  EXPECT_EQ(types.of("layers.1.mlp.down.weight"), DType::kF32);
+  EXPECT_TRUE(types.of("layers.0.mlp.down.weight").quantised());
+}
+
 // Those are rows of one matrix.
 TEST_F(AdapterTest, WhatIsMultipliedTogetherHasOneType) {
   const CheckpointIndex index =
