@@ -37,11 +37,23 @@ void check_causal(const std::string& config_json) {
   keys.require("is_causal", true, true);
 }
 
-ModelConfig read_config(const ModelFolder& folder, const SentenceFolder* sentence) try {
+bool has_pooler(const ModelConfig& config, const SafetensorsFolder& weights) {
+  const Family& family = family_of(config.architecture);
+  if (!family.pooler_of_files) return false;
+  const std::string pooler = family.source_of(config, "pooler.weight").name;
+  return std::ranges::any_of(weights.tensors(),
+                             [&](const auto& tensor) { return family.plain_name(tensor.first) == pooler; });
+}
+
+ModelConfig read_config(const ModelFolder& folder, const SafetensorsFolder& weights,
+                        const SentenceFolder* sentence) try {
   const std::string config_json = folder.read("config.json", kMaxConfigBytes);
   ModelConfig config = ModelConfig::from_hf_json(config_json, text_or_nothing(folder, "generation_config.json"),
                                                  text_or_nothing(folder, "preprocessor_config.json"));
-  if (sentence == nullptr) return config;
+  if (sentence == nullptr) {
+    config.pooler = config.pooler || has_pooler(config, weights);
+    return config;
+  }
   if (config.causal) check_causal(config_json);
   sentence->apply_to(config);
   config.validate();
@@ -199,7 +211,7 @@ HfModel::HfModel(const ModelFolder& folder, std::unique_ptr<SentenceFolder> sent
     : sentence_(std::move(sentence)),
       folder_(sentence_ && !sentence_->transformer.empty() ? folder.subfolder(sentence_->transformer) : folder),
       weights_(folder_),
-      config_(read_config(folder_, sentence_.get())),
+      config_(read_config(folder_, weights_, sentence_.get())),
       quantisation_(read_quantisation(folder_)),
       tensors_(tensor_specs(config_)) {
   for (std::size_t i = 0; sentence_ && i < sentence_->dense_folders.size(); ++i) {

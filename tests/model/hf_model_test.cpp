@@ -215,6 +215,24 @@ TEST_F(HfModelTest, OldBertNamesAndIgnoredHeads) {
   EXPECT_THAT(refusal(), HasSubstr("are the same tensor"));
 }
 
+// Files of a class without a pooler may hold one all the same.
+TEST_F(HfModelTest, ThePoolerOfBertIsThereWhereFilesHaveIt) {
+  const std::string masked = std::string(kBert).replace(std::string(kBert).find("BertModel"), 9, "BertForMaskedLM");
+  fill(masked.c_str(), "bert.");
+  stored_.push_back(counting("cls.predictions.bias", {10}, 0));
+  EXPECT_FALSE(open().config().pooler);
+  stored_.push_back(counting("bert.pooler.dense.weight", {8, 8}, 7));
+  EXPECT_THAT(refusal(), HasSubstr("'pooler.dense.bias' (pooler.bias): missing"));
+  stored_.push_back(counting("bert.pooler.dense.bias", {8}, 7));
+  const HfModel model = open();
+  EXPECT_TRUE(model.config().pooler);
+  EXPECT_EQ(values(model, "pooler.weight")[1], 8);
+  stored_.clear();
+  fill(kBert, "");
+  std::erase_if(stored_, [](const StoredTensor& tensor) { return tensor.name.starts_with("pooler."); });
+  EXPECT_THAT(refusal(), HasSubstr("'pooler.dense.weight' (pooler.weight): missing"));
+}
+
 TEST_F(HfModelTest, VitShapesAreFlattened) {
   fill(kVit, "");
   find("embeddings.patch_embeddings.projection.weight")->shape = {8, 3, 4, 4};

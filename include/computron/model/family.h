@@ -53,6 +53,7 @@ struct Family {
   std::span<const PublishedSize> sizes;
   // Which outputs of a fused tensor a canonical module ("layers.{}.attention.query") has; null: equal parts only.
   FusedRows (*fused)(const ModelConfig& config, std::string_view module) = nullptr;
+  bool pooler_of_files = false;        // a pooler that files hold counts, though the model's class has none
   std::string_view outer_prefix = "";  // before `prefix` where the model is a part of a larger one: "language_model."
 
   // The tensor that a canonical tensor is made of. Error{kInternal} for a name that is not of this family.

@@ -26,7 +26,7 @@ ModelConfig read(const HfKeys& keys) {
   c.causal = false;
   c.tied_head = false;
   c.activation = keys.activation("hidden_act", "gelu");
-  c.pooler = true;
+  c.pooler = architecture != "BertForMaskedLM" && architecture != "BertLMHeadModel";
   if (architecture == "BertForSequenceClassification") keys.read_classes(c);
   return c;
 }
@@ -60,7 +60,13 @@ constexpr PublishedSize kSizes[] = {
 
 }  // namespace
 
-const Family kBert{
-    .model_type = "bert", .read = read, .names = kNames, .prefix = "bert.", .ignored = kIgnored, .sizes = kSizes};
+// bert-base-uncased names BertForMaskedLM and holds the pooler, with which transformers' AutoModel loads it.
+const Family kBert{.model_type = "bert",
+                   .read = read,
+                   .names = kNames,
+                   .prefix = "bert.",
+                   .ignored = kIgnored,
+                   .sizes = kSizes,
+                   .pooler_of_files = true};
 
 }  // namespace computron
