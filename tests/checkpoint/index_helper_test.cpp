@@ -187,7 +187,7 @@ TEST_F(Helper, GivesUpItsMeans) {
     dup2(left_open, STDOUT_FILENO);
     const bool answered = answer_with_index(path_) == 0;
     const bool closed = fcntl(left_open, F_GETFD) < 0;
-    const bool limited = limited_to(RLIMIT_CPU, 20) && limited_to(RLIMIT_FSIZE, 0) && limited_to(RLIMIT_CORE, 0) &&
+    const bool limited = limited_to(RLIMIT_CPU, 120) && limited_to(RLIMIT_FSIZE, 0) && limited_to(RLIMIT_CORE, 0) &&
                          limited_to(RLIMIT_NOFILE, 16);
     const int file = open(written.c_str(), O_WRONLY | O_CREAT, 0600);  // as a preloaded library may at the end
     const bool lives = write(file, "x", 1) < 0 && errno == EFBIG;

@@ -177,6 +177,14 @@ TEST(SafetensorsIndex, ReadsTheMapAndPassesTheRest) {
   EXPECT_THAT(map, ElementsAre(testing::Pair("a", "1.safetensors")));
 }
 
+// Qwen3-235B-A22B of GPTQ has so many.
+TEST(SafetensorsIndex, HoldsTheTensorsOfALargeMixtureWithQuantisedExperts) {
+  constexpr int kTensors = 144'384;
+  std::string json = R"({"weight_map":{)";
+  for (int i = 0; i < kTensors; ++i) json += fmt::format(R"({}"{}":"m.safetensors")", i > 0 ? "," : "", i);
+  EXPECT_EQ(parse_safetensors_index(json + "}}", "i").size(), kTensors);
+}
+
 TEST(SafetensorsIndex, NamesStayInTheFolder) {
   EXPECT_EQ(refusal_of_shard("model-00001-of-00002.safetensors"), "");
   EXPECT_THAT(refusal_of_shard("../m.safetensors"), AllOf(HasSubstr("tensor 't'"), HasSubstr("a path")));

@@ -30,7 +30,7 @@ struct SafetensorsEntry {
 using SafetensorsEntries = std::map<std::string, SafetensorsEntry>;  // by name
 
 inline constexpr std::size_t kMaxSafetensorsHeaderBytes = 100'000'000;
-inline constexpr std::size_t kMaxSafetensorsTensors = 100'000;  // of a file, and of an index
+inline constexpr std::size_t kMaxSafetensorsTensors = 1'000'000;  // of a file, and of an index
 inline constexpr std::size_t kMaxSafetensorsRank = 16;
 
 // The length of the header, from a file's first 8 bytes. CheckpointError naming `path` if the file, of `file_bytes`
