@@ -98,7 +98,7 @@ Value truncated(double number) {
 Value to_integer(const Value& value, const Arguments& arguments, Work&) {
   if (integer_or(arguments.find(1, "base"), 10, "int") != 10) fail("int: a base other than 10");
   const Value* given = arguments.find(0, "default");
-  const Value fallback = given == nullptr ? Value(std::int64_t{0}) : *given;
+  Value fallback = given == nullptr ? Value(std::int64_t{0}) : *given;
   if (value.is_undefined()) fail("int: something undefined");
   if (const double* number = value.get<double>()) return std::isnan(*number) ? fallback : truncated(*number);
   if (value.is_number()) return value.integer("int");

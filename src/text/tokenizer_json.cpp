@@ -59,10 +59,10 @@ bool adds_tokens(const PostProcessor& processor) {
 // The settings where transformers 4's class goes by them, and where they ask for tokens and tokenizer.json puts none
 // around a text; else tokenizer.json.
 PostProcessor choose_post_processor(const JsonAt& json, const TokenizerSettings& settings, Tokenizer::Parts& parts) {
-  const PostProcessor own = read_post_processor(json).value_or(PostProcessor{});
+  PostProcessor own = read_post_processor(json).value_or(PostProcessor{});
   const TokenizerClass& type = tokenizer_class(settings.class_name);
   if (!type.settings_decide && adds_tokens(own)) return own;
-  const PostProcessor simple = simple_post_processor(settings, parts);
+  PostProcessor simple = simple_post_processor(settings, parts);
   const bool says = settings.flag("add_bos_token") || settings.flag("add_eos_token");
   const bool decide = type.settings_decide && (says || !type.adds_bos);
   if (simple == own || (!decide && !adds_tokens(simple))) return own;
