@@ -1,7 +1,6 @@
 #include "computron/serve/job_settings.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "computron/base/digest.h"
+#include "computron/base/join.h"
 #include "computron/ops/cpu_probe.h"
 
 namespace computron {
@@ -55,7 +55,7 @@ std::string arithmetic_of(const JobOptions& job, const CheckpointIndex& index) {
     if (!on_gpus) kinds.insert(arithmetic_of(type));
     if (on_gpus && type == DType::kF32) kinds.insert(job.tf32 ? "tf32" : "float32");
   }
-  return fmt::format("{}", fmt::join(kinds, ", "));
+  return join(kinds, ", ");
 }
 
 // Of what the file holds, wherever it lies.
