@@ -179,9 +179,9 @@ TEST(SafetensorsIndex, ReadsTheMapAndPassesTheRest) {
 
 // Qwen3-235B-A22B of GPTQ has so many.
 TEST(SafetensorsIndex, HoldsTheTensorsOfALargeMixtureWithQuantisedExperts) {
-  constexpr int kTensors = 144'384;
+  constexpr std::size_t kTensors = 144'384;
   std::string json = R"({"weight_map":{)";
-  for (int i = 0; i < kTensors; ++i) json += fmt::format(R"({}"{}":"m.safetensors")", i > 0 ? "," : "", i);
+  for (std::size_t i = 0; i < kTensors; ++i) json += fmt::format(R"({}"{}":"m.safetensors")", i > 0 ? "," : "", i);
   EXPECT_EQ(parse_safetensors_index(json + "}}", "i").size(), kTensors);
 }
 
