@@ -14,10 +14,8 @@ void attend_over(const AttentionTiles& tiles) {
 
 template <class Lanes>
 void attend_with(const AttentionTiles& tiles) {
-  const DType dtype = tiles.part->cache->dtype;
-  if (dtype == DType::kF32) return attend_over<Lanes, float>(tiles);
-  dtype == DType::kF16 ? attend_over<Lanes, typename Lanes::F16>(tiles)
-                       : attend_over<Lanes, typename Lanes::Bf16>(tiles);
+  tiles.part->cache->dtype == DType::kF32 ? attend_over<Lanes, float>(tiles)
+                                          : attend_over<Lanes, typename Lanes::Bf16>(tiles);
 }
 
 }  // namespace

@@ -7,8 +7,7 @@
 
 namespace computron::kernels {
 
-// out[i] = in[i] for i < n; out holds a plain type, as f16_from_f32 and bf16_from_f32 round. Does not alias unless the
-// same.
+// out[i] = in[i] for i < n; out holds float32 or bfloat16 (rounded to nearest even). Does not alias unless the same.
 void convert(const float* in, int n, std::byte* out, DType dtype);
 
 }  // namespace computron::kernels

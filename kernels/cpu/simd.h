@@ -17,19 +17,16 @@ namespace computron::kernels {
 using F8 = __m256;
 inline constexpr int kLanes = 8;
 
-// Elements stored in two bytes.
+// An element stored as bfloat16.
 struct Bf16 {
   std::uint16_t bits;
 };
-struct F16 {
-  std::uint16_t bits;
-};
 
-// Calls body(T{}) with the element type of `dtype`, a plain one.
+// Calls body(T{}) with the element type of `dtype`, which is f32 or bf16.
 template <class Body>
 decltype(auto) with_element(DType dtype, Body&& body) {
-  if (dtype == DType::kF32) return body(float{});
-  return dtype == DType::kF16 ? body(F16{}) : body(Bf16{});
+  ensure(dtype != DType::kF16, "a CPU kernel was given float16");
+  return dtype == DType::kF32 ? body(float{}) : body(Bf16{});
 }
 
 inline F8 splat(float x) { return _mm256_set1_ps(x); }
@@ -46,7 +43,6 @@ inline F8 load(const Bf16* p) {
   const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
-inline F8 load(const F16* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
 inline void store(float* p, F8 x) { _mm256_storeu_ps(p, x); }
 
 // Rounds to nearest even; NaN stays NaN. As bf16_from_f32.
@@ -59,15 +55,6 @@ inline void store(Bf16* p, F8 x) {
   const __m256i upper = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
   const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(upper, upper), 0b1000);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
-}
-
-// As f16_from_f32: a finite number that is too large becomes the largest one.
-inline void store(F16* p, F8 x) {
-  constexpr float kLargest = 65504;
-  const F8 clamped = min(splat(kLargest), max(splat(-kLargest), x));
-  const F8 infinite = _mm256_cmp_ps(_mm256_andnot_ps(splat(-0.0f), x), splat(__builtin_inff()), _CMP_EQ_OQ);
-  const __m128i halves = _mm256_cvtps_ph(_mm256_blendv_ps(clamped, x, infinite), _MM_FROUND_TO_NEAREST_INT);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), halves);
 }
 
 // The first `count` < 8 lanes from or to p; the other lanes are zero, and their memory is not touched.
@@ -145,13 +132,11 @@ inline F8 exp(F8 x) {
 struct Lanes8 {
   using V = F8;
   using Bf16 = kernels::Bf16;
-  using F16 = kernels::F16;
   static constexpr int kCount = kLanes;
   static constexpr int kWide = 2;  // vectors beside six queries: twelve sums, two keys and a query in 16 registers
 
   static float widen(float x) { return x; }
   static float widen(Bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
-  static float widen(F16 x) { return f32_from_f16(x.bits); }
   template <class T>
   static V load(const T* p) {
     return kernels::load(p);

@@ -38,21 +38,16 @@ struct Lanes16 {
   struct Bf16 {
     std::uint16_t bits;
   };
-  struct F16 {
-    std::uint16_t bits;
-  };
   static constexpr int kCount = 16;
   static constexpr int kWide = 4;  // vectors beside six queries: 24 sums, four keys and a query in 32 registers
 
   static float widen(float x) { return x; }
   static float widen(Bf16 x) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(x.bits) << 16); }
-  static float widen(F16 x) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(x.bits))); }
   static V load(const float* p) { return _mm512_loadu_ps(p); }
   static V load(const Bf16* p) {
     const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
   }
-  static V load(const F16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   static void store(float* p, V x) { _mm512_storeu_ps(p, x); }
   static void store(Bf16* p, V x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), upper_halves(x)); }
 

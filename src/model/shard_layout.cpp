@@ -29,11 +29,9 @@ void set_types(ShardPlan& plan, const WeightFormat& format, const WeightTypes& t
   }
 }
 
-// By what the first layer's queries come from: on every stage the same, whatever its own layers' weights are. A model
-// that pools reads keys and values in the pass that makes them and never again, so they are kept as they are made.
-DType cache_dtype_of(const ModelConfig& config, const WeightFormat& format, const WeightTypes& types) {
-  const WeightType& type = types.of("layers.0.attention.query.weight");
-  return config.pools() ? format.input_dtype(type) : format.cache_dtype(type);
+// That of what the first layer's queries come from: on every stage the same, whatever its own layers' weights are.
+DType cache_dtype_of(const WeightFormat& format, const WeightTypes& types) {
+  return format.input_dtype(types.of("layers.0.attention.query.weight"));
 }
 
 // The smallest number of rows that may not be cut.
@@ -224,10 +222,9 @@ std::size_t ShardLayout::waste_bytes() const { return frame_bytes() - total_used
 ShardLayout ShardLayout::make(ShardPlan plan, const WeightFormat& format, const WeightTypes& types,
                               std::size_t page_bytes, std::size_t slot_bytes) {
   set_types(plan, format, types);
-  const DType cache_dtype = cache_dtype_of(plan.config, format, types);
   ShardLayout layout{.plan = std::move(plan),
                      .types = types,
-                     .cache_dtype = cache_dtype,
+                     .cache_dtype = cache_dtype_of(format, types),
                      .page_bytes = page_bytes,
                      .slot_bytes = slot_bytes,
                      .tensors = {},

@@ -195,9 +195,7 @@ std::vector<Case> cpu_cases() {
       // A step of decoding goes block by block, by seven queries and eight, but not by nine; a KV tile ends in a block.
       {shape_of(14, 2, 32, /*causal=*/true, /*window=*/37), 48},
       {shape_of(16, 2, 64), 16, DType::kBF16},
-      {shape_of(9, 1, 64), 32},
-      {shape_of(16, 2, 64), 16, DType::kF16},
-      {shape_of(4, 2, 20, /*causal=*/true, /*window=*/37), 16, DType::kF16}};
+      {shape_of(9, 1, 64), 32}};
 }
 std::vector<Case> cases(const Bench& bench) {
   auto all = cpu_cases();
@@ -301,21 +299,6 @@ TEST_P(AttentionTest, WritesBfloat16) {
   expect_close(out[0], reference(c, sequence), 4e-3, "bf16 output");
 }
 
-TEST_P(AttentionTest, AFloat16CacheHasNoInfinityOfAFiniteNumber) {
-  constexpr int kHeadDim = 20;
-  const Case c = {shape_of(1, 1, kHeadDim), 16, DType::kF16};
-  Sequence sequence{Floats(static_cast<std::size_t>(qkv_columns(c.shape)), 0.5f), 1};
-  const auto first_value = sequence.qkv.end() - kHeadDim;
-  std::fill_n(first_value - kHeadDim, 2, 1e9f);
-  std::copy_n(Floats{1e9f, -7e4f, 65519, -INFINITY, 1e-9f}.begin(), 5, first_value);
-  Floats expected(kHeadDim, 0.5f);
-  std::copy_n(Floats{65504, -65504, 65504, -INFINITY, 0}.begin(), 5, expected.begin());
-  const Cache cache(bench_, c, 16);
-  expect_same(attend(c, cache, {sequence}, {{0, 0, 1}})[0], expected, "one token");
-  *first_value = std::nanf("1");
-  EXPECT_TRUE(std::isnan(attend(c, cache, {sequence}, {{0, 0, 1}})[0][0]));
-}
-
 // Sequences of one batch do not see each other, and none changes a bit of another.
 TEST_P(AttentionTest, ARowHasTheSameBitsAloneAndInABatch) {
   for (const Case& c : cases(bench_)) {
@@ -358,6 +341,7 @@ TEST_P(AttentionTest, APromptHasTheSameBitsInAnyChunks) {
 // Of wide heads a GPU's block has room for shorter rounds of prefill, or for none, by how much shared memory it may
 // have: ctest runs this with as much as several GPUs have.
 TEST_P(AttentionTest, WideHeadsMatchDoubleLoopWithTheSameBitsInAnyChunks) {
+  if (bench_.traits().host_memory) GTEST_SKIP() << "of the GPU's kernels";
   constexpr int kTokens = 141;  // more than a tile of rows, and rounds that end in the midst of keys
   const std::vector<Case> wide = {
       {shape_of(2, 1, 128), 16, DType::kBF16},

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <memory>
 #include <numeric>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,7 +18,6 @@
 #include "computron/model/transformer.h"
 #include "computron/runtime/host_store.h"
 #include "computron/runtime/kv_geometry.h"
-#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/quantised_panel.h"
 #include "tests/support/family_fixture.h"
 #include "tests/support/test_device.h"
@@ -31,12 +29,6 @@ namespace computron::test {
 // activations of 15 bits a chunk (kernels/cpu/gemm_integers.h; 0.0023 after three layers).
 inline constexpr double kTolerance = 1e-4, kF16Tolerance = 1e-2, kIntegersTolerance = 5e-3;
 inline constexpr int kMaxRows = 168;  // a long prompt and its continuation
-
-// A CPU without products of bfloat16 multiplies in float32, and then keys and values of that type let results be
-// compared to float32's precision.
-inline std::optional<DType> exact_cache() {
-  return on_cpu() && !kernels::multiplies_bf16() ? std::optional(DType::kF32) : std::nullopt;
-}
 
 // All pages of a model in host memory, where a CPU device can compute with them, or in `frames`, for any other.
 class AllPages : public PageSource {
@@ -60,14 +52,13 @@ class AllPages : public PageSource {
 // A checkpoint loaded over a mesh, its pages so small that most tensors lie in several, and a cache for one sequence.
 class Model {
  public:
-  // cache: what keys and values are kept as, if not as they are when the model is served.
-  Model(MeshShape shape, const std::string& path, const Communicator& world, std::optional<DType> cache = {})
-      : Model(shape, read_checkpoint_index(path), world, cache) {}
-  Model(MeshShape shape, CheckpointIndex index, const Communicator& world, std::optional<DType> cache = {})
+  Model(MeshShape shape, const std::string& path, const Communicator& world)
+      : Model(shape, read_checkpoint_index(path), world) {}
+  Model(MeshShape shape, CheckpointIndex index, const Communicator& world)
       : mesh_(shape, world.split(0, world.rank())),
         index_(std::move(index)),
         config_(ModelConfig::from_json(index_.config_json)),
-        layout_(make_layout(cache)),
+        layout_(make_layout()),
         host_(*device_),
         stream_(device_->make_compute_stream(progress_)),
         all_reduce_(shape.tp == 1 ? make_local_all_reduce()
@@ -143,16 +134,14 @@ class Model {
     return out;
   }
 
-  ShardLayout make_layout(std::optional<DType> cache) {
+  ShardLayout make_layout() {
     check_tensors(config_, index_);
     const ShardPlan plan = ShardPlan::make(config_, mesh_.shape, mesh_.stage);
     const WeightTypes types = WeightTypes(config_, index_).kept_by(*ops_);
     const std::size_t least = 16384;  // a page holds a slot of the cache, too, where blocks of rows are small
     const std::size_t page = round_up(
         std::max(ShardLayout::largest_block_bytes(plan, ops_->weight_format(), types), least), std::size_t{4096});
-    ShardLayout layout = ShardLayout::make(plan, ops_->weight_format(), types, page);
-    layout.cache_dtype = cache.value_or(layout.cache_dtype);
-    return layout;
+    return ShardLayout::make(plan, ops_->weight_format(), types, page);
   }
 
   void fetch_all() {

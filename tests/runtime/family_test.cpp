@@ -13,7 +13,6 @@
 #include <iterator>
 #include <set>
 #include <tuple>
-#include <utility>
 
 #include "tests/runtime/family_measures.h"
 #include "tests/runtime/family_model.h"
@@ -120,24 +119,6 @@ TEST(Families, Bf16StaysClose) {
   EXPECT_GE(same_top, 0.97 * rows);
 }
 
-// Keys and values in two bytes, all else as it was; those of models that pool are used as they are made. With bfloat16
-// an undecided router may give a row to another expert.
-TEST(Families, KeysAndValuesOfTwoBytesStayClose) {
-  if (!on_cpu()) GTEST_SKIP() << "Bf16StaysClose has them";
-  const Communicator world = Communicator::world();
-  for (const std::string& family : family_names()) {
-    const ModelConfig config = config_of(family);
-    for (const auto& [cache, at_most] : {std::pair(DType::kF16, 2e-2), std::pair(DType::kBF16, 2e-1)}) {
-      if (config.pools() || (cache == DType::kBF16 && config.experts > 0)) continue;
-      SCOPED_TRACE(fmt::format("{}, {}", family, name_of(cache)));
-      Model model(meshes(world.size()).back(), checkpoint(family + ".h5"), world, cache);
-      for (const Result& result : compute(model, Expected(family))) {
-        if (model.reports()) EXPECT_LE(distance(result.actual, result.expected), at_most) << result.name;
-      }
-    }
-  }
-}
-
 // A checkpoint of random codes and scales, and one of the values that these stand for, while it lives. Of all ranks.
 class QuantisedPair {
  public:
@@ -179,7 +160,7 @@ void expect_like_values(const Communicator& world, const std::string& fixture, c
   const QuantisedPair pair(world, config, type);
   for (const MeshShape shape : meshes(world.size())) {
     SCOPED_TRACE(fmt::format("on {}x{}", shape.tp, shape.pp));
-    Model codes(shape, pair.codes(), world, exact_cache()), values(shape, pair.values(), world);
+    Model codes(shape, pair.codes(), world), values(shape, pair.values(), world);
     const std::vector<Result> of_codes = compute(codes, Expected(fixture));
     const std::vector<Result> of_values = compute(values, Expected(fixture));
     for (std::size_t i = 0; i < of_codes.size() && codes.reports(); ++i) {

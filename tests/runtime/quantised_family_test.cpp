@@ -131,7 +131,7 @@ TEST(QuantisedFamilies, ComputeWhatTransformersComputesWithTheirValues) {
         if (set == "int4.head" && is_encoder(family)) continue;
         ASSERT_TRUE(std::filesystem::exists(path)) << path;
         SCOPED_TRACE(fmt::format("{}.{} on {}x{}", family, set, shape.tp, shape.pp));
-        Model model(shape, path, world, exact_cache());
+        Model model(shape, path, world);
         const bool in_bf16 = model.multiplied_as() == DType::kBF16;
         const Nearness nearness = measure(model, family, set, in_bf16);
         if (model.reports()) expect_near(nearness, in_bf16, model.tolerance());

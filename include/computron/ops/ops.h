@@ -130,10 +130,8 @@ class WeightFormat {
   }
   // Whether the device multiplies with panels that touch as if they were one, also across pages in neighbouring frames.
   virtual bool joins_pages() const { return false; }
-  // What rows must be that weights of `type` are multiplied with.
+  // What rows must be that weights of `type` are multiplied with. A cache holds what the first layer's queries are.
   virtual DType input_dtype(const WeightType& type) const { return type.values; }
-  // What keys and values are kept as, whose weights are of `type`.
-  virtual DType cache_dtype(const WeightType& type) const { return input_dtype(type); }
 };
 
 // The host memory that the operations of a pass read and write. An operation is given the same arrays, or parts of

@@ -450,6 +450,7 @@ void CpuOps::attention(Stream& stream, const AttentionShape& shape, Activations 
                        Activations out) {
   check_attention(shape, qkv, cache, layer, sinks, out);
   check_narrow(out, "attention writes no float16");
+  ensure(cache.dtype != DType::kF16, "the CPU keeps no float16 cache");
   cpu(stream).launch([this, call = AttentionCall{shape, qkv, sequences, cache, layer, sinks.data, out},
                       ready = mark_of(sinks.ready)](CpuContext& context) {
     check_sequences(call.sequences, call.qkv.rows, call.cache.block_tokens);

@@ -29,8 +29,4 @@ void CpuWeightFormat::pack_factor(std::byte* panel, int in, const WeightType& ty
 
 DType CpuWeightFormat::input_dtype(const WeightType& type) const { return kernels::gemm_input_dtype(type); }
 
-DType CpuWeightFormat::cache_dtype(const WeightType& type) const {
-  return type.quantised() ? DType::kBF16 : type.values;
-}
-
 }  // namespace computron

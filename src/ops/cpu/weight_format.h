@@ -15,9 +15,6 @@ class CpuWeightFormat final : public WeightFormat {
                    const std::byte* source, std::size_t row_stride, std::size_t group_stride) const override;
   void pack_factor(std::byte* panel, int in, const WeightType& type, int row, int rows, double factor) const override;
   DType input_dtype(const WeightType& type) const override;
-  // Of two bytes, where the weights are, also on a processor that multiplies in float32: attention widens what it
-  // reads.
-  DType cache_dtype(const WeightType& type) const override;
 };
 
 }  // namespace computron
