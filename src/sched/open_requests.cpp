@@ -2,24 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <utility>
 
 namespace computron {
 namespace {
 
-std::int64_t whole_ns(double seconds, std::int64_t most) {
-  const double ns = 1e9 * seconds;
-  return ns < static_cast<double>(most) ? std::llround(ns) : most;
-}
+std::int64_t whole_ps(double seconds) { return std::llround(1e12 * seconds); }
 
 }  // namespace
-
-// Of that many terms the sum fits, whatever costs say.
-std::int64_t OpenRequests::most_ns() const {
-  return std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(2 * kRanks * models_.size());
-}
 
 OpenRequests::Work OpenRequests::work_of(const Request& request) {
   const int generated = request.encodes() ? 1 : std::max(request.max_tokens, 1);
@@ -55,8 +46,8 @@ void OpenRequests::count_anew(ModelId model, const CostModel& costs, double grow
     Of& of = models_[model][rank];
     const bool any = of.requests > 0;
     const std::int64_t now =
-        any ? whole_ns(prompts_s(model, of, costs) + decodes_s(model, of, costs, growth_ratio), most_ns()) : 0;
-    work_ns_[rank] += now - std::exchange(of.work_ns, now);
+        any ? whole_ps(prompts_s(model, of, costs) + decodes_s(model, of, costs, growth_ratio)) : 0;
+    work_ps_[rank] += now - std::exchange(of.work_ps, now);
   }
 }
 
@@ -65,8 +56,8 @@ std::size_t OpenRequests::count_before(std::size_t rank) const {
 }
 
 double OpenRequests::work_before_s(std::size_t rank) const {
-  const auto end = work_ns_.begin() + static_cast<std::ptrdiff_t>(rank) + 1;
-  return 1e-9 * static_cast<double>(std::accumulate(work_ns_.begin(), end, std::int64_t{0}));
+  const auto end = work_ps_.begin() + static_cast<std::ptrdiff_t>(rank) + 1;
+  return 1e-12 * static_cast<double>(std::accumulate(work_ps_.begin(), end, std::int64_t{0}));
 }
 
 std::set<ModelId> OpenRequests::models_before(std::size_t rank) const {

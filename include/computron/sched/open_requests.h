@@ -12,8 +12,7 @@
 //
 // A request counts whole until it is done, so that equal requests make a queue of as many equal parts (the shortest
 // queue of AlpaServe's dispatcher); who quotes takes off what is computed of the passes in flight. Work is counted in
-// whole nanoseconds: its sum does not depend on the order of things. That of one model and rank counts no more than its
-// part of 146 years, so that no sum overflows however long the queue is and whatever passes are thought to take.
+// whole picoseconds: its sum does not depend on the order of things.
 #pragma once
 
 #include <array>
@@ -62,10 +61,9 @@ class OpenRequests {
   struct Of {
     std::size_t requests = 0;
     Work tokens;
-    std::int64_t work_ns = 0;
+    std::int64_t work_ps = 0;
   };
   using Model = std::array<Of, kRanks>;
-  std::int64_t most_ns() const;
   static bool has_any(const Model& model, std::size_t rank);
   // Seconds that the prompts, and the tokens after the first ones, of all requests (at least 1) take in full passes.
   double prompts_s(ModelId model, const Of& of, const CostModel& costs) const;
@@ -75,7 +73,7 @@ class OpenRequests {
   std::vector<Model> models_;  // [model][rank]
   std::set<ModelId> open_models_;
   std::array<std::size_t, kRanks> counts_{};
-  std::array<std::int64_t, kRanks> work_ns_{};
+  std::array<std::int64_t, kRanks> work_ps_{};
 };
 
 }  // namespace computron
